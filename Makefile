@@ -1,0 +1,30 @@
+# make lab   opens the series in JupyterLab        make test  runs the package's tests and every notebook
+# Needs Python 3.10 to 3.14 with venv. Another one than python3: make test PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+# Arguments for JupyterLab. No browser is opened where there is no screen; the URL is printed anyway.
+SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
+LAB := --allow-root $(if $(SCREEN),,--no-browser)
+
+.PHONY: lab test notebooks lint
+lab: .venv/installed
+	$(BIN)/python -m nanogpt.data
+	$(BIN)/jupyter lab $(LAB) notebooks/00_start_here.ipynb
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+# Executes the notebooks top to bottom and stores their outputs; one alone: make notebooks NB=notebooks/01_nanogpt.ipynb
+NB ?= notebooks/*.ipynb
+notebooks: .venv/installed
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False $(NB)
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.venv/installed: pyproject.toml
+	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 14) or sys.exit(f'error: $(PYTHON) is Python {v[0]}.{v[1]}; this needs 3.10 to 3.14: make PYTHON=python3.12 …')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series]'
+	@touch $@
