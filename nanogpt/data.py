@@ -1,0 +1,189 @@
+"""The corpus and its tokens: find or fetch the text, map characters to tokens, split, cut batches.
+
+`python -m nanogpt.data` puts the corpus in place and says which one the series will use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+DATA_DIR = Path(__file__).resolve().parent.parent / "data"
+CORPUS_FILE = Path("tinyshakespeare") / "input.txt"  # below the data folder
+STAND_IN_FILE = Path("stand_in.txt")
+CORPUS_URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
+CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text and where it came from."""
+
+    name: str  # "Tiny Shakespeare" or "stand-in"
+    text: str
+    sha256: str
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` to `path` so that no reader ever sees half of it.
+
+    It goes to a temporary name in the same folder and is renamed when it is all there. Missing
+    parent folders are made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def fetch(url: str, timeout: float = 10.0, limit: float = 120.0) -> bytes:
+    """The content behind `url`, with a progress bar on stderr.
+
+    Raises OSError if the server cannot be reached, is silent for `timeout` seconds, closes before
+    all is there, or takes longer than `limit` seconds in all.
+    """
+    started, parts = time.monotonic(), []
+    with urllib.request.urlopen(url, timeout=timeout) as response:
+        expected = int(response.headers.get("Content-Length") or 0)
+        with tqdm(total=expected or None, unit="B", unit_scale=True, desc="corpus") as bar:
+            while part := response.read1(1 << 16):
+                parts.append(part)
+                bar.update(len(part))
+                if time.monotonic() - started > limit:
+                    raise TimeoutError(f"not done after {limit:g} s")
+    content = b"".join(parts)
+    if len(content) < expected:
+        raise ConnectionError(f"the connection closed after {len(content)} of {expected} bytes")
+    return content
+
+
+def read_corpus(path: Path) -> Corpus:
+    """Tiny Shakespeare as it lies at `path`. Raises ValueError if the file is another one."""
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != CORPUS_SHA256:
+        raise ValueError(
+            f"{path} is not Tiny Shakespeare: its SHA-256 is {found}, expected {CORPUS_SHA256}; "
+            "move the file away and run again to fetch a fresh copy"
+        )
+    return Corpus("Tiny Shakespeare", content.decode("ascii"), found)
+
+
+def read_stand_in(path: Path) -> Corpus:
+    """The text sampled from our own model. Raises FileNotFoundError if it is missing."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing, and it belongs to the project: bring it back with "
+            f"`git checkout -- data/{path.name}`"
+        )
+    content = path.read_bytes()
+    return Corpus("stand-in", content.decode("ascii"), hashlib.sha256(content).hexdigest())
+
+
+def load_corpus(
+    data_dir: Path = DATA_DIR, url: str = CORPUS_URL, timeout: float = 10.0, limit: float = 120.0
+) -> Corpus:
+    """The real corpus if it is in place or can be fetched, else the stand-in.
+
+    A fetched corpus is kept in `data_dir`. Where the stand-in is used, one line on stderr says so.
+    Raises ValueError if the file in place is not Tiny Shakespeare; it is left alone.
+    """
+    path = data_dir / CORPUS_FILE
+    if path.exists():
+        return read_corpus(path)
+    try:
+        content = fetch(url, timeout, limit)
+        found = hashlib.sha256(content).hexdigest()
+        if found != CORPUS_SHA256:
+            raise OSError(f"what came has SHA-256 {found}, expected {CORPUS_SHA256}")
+        write_atomically(path, content)
+    except (OSError, http.client.HTTPException) as error:  # no network, cut off, wrong, no space
+        print(
+            f"Tiny Shakespeare could not be fetched ({error}): using the stand-in corpus, text "
+            f"sampled from our own model. For the real one, put it at {path}.",
+            file=sys.stderr,
+        )
+        return read_stand_in(data_dir / STAND_IN_FILE)
+    return read_corpus(path)
+
+
+class CharTokenizer:
+    """One token per character: token i is the i-th character of `chars`.
+
+    Raises ValueError if a character occurs twice.
+    """
+
+    def __init__(self, chars: str):
+        if len(set(chars)) < len(chars):
+            raise ValueError(f"a character occurs twice in the vocabulary {chars!r}")
+        self.chars = chars
+        self.vocab_size = len(chars)
+        self._token = {char: token for token, char in enumerate(chars)}
+
+    @classmethod
+    def from_text(cls, text: str) -> CharTokenizer:
+        """The tokenizer of every character that occurs in `text`, in sorted order."""
+        return cls("".join(sorted(set(text))))
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of `text`. Raises ValueError at the first character outside the vocabulary."""
+        for i, char in enumerate(text):
+            if char not in self._token:
+                raise ValueError(
+                    f"character {char!r} at index {i} is not among the {self.vocab_size} of the "
+                    "vocabulary; leave it out or write it with characters of the corpus"
+                )
+        return [self._token[char] for char in text]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of `tokens`."""
+        return "".join(self.chars[token] for token in tokens)
+
+
+def train_val_split(tokens: Tensor, val_fraction: float = 0.1) -> tuple[Tensor, Tensor]:
+    """The first part of `tokens` to train on, and the last `val_fraction` held out."""
+    n_train = int(len(tokens) * (1 - val_fraction))
+    return tokens[:n_train], tokens[n_train:]
+
+
+def get_batch(
+    tokens: Tensor, batch_size: int, block_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Inputs x and targets y (batch_size, block_size): random windows, y one token later than x.
+
+    Raises ValueError if `tokens` is too short for one window.
+    """
+    if len(tokens) <= block_size:
+        raise ValueError(
+            f"{len(tokens)} tokens are too few for one window of {block_size} and its next token"
+        )
+    starts = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
+    window = tokens[starts + torch.arange(block_size + 1)]  # (batch_size, block_size + 1)
+    return window[:, :-1], window[:, 1:]
+
+
+def main() -> None:
+    corpus = load_corpus()
+    tokenizer = CharTokenizer.from_text(corpus.text)
+    print(f"{corpus.name}: {len(corpus.text):,} characters, {tokenizer.vocab_size} different ones")
+
+
+if __name__ == "__main__":
+    main()
