@@ -1,0 +1,78 @@
+"""Checkpoints: weights with what made them, in one safetensors file that holds no code.
+
+The file's header carries, as JSON, the model's config, its vocabulary and the facts of its
+training. Reading one never runs code (https://github.com/huggingface/safetensors).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from nanogpt.data import DATA_DIR, CharTokenizer, write_atomically
+from nanogpt.model import GPTConfig, GPTLanguageModel
+
+TARGET = DATA_DIR / "checkpoints" / "target.safetensors"
+HEADER = "nanogpt"  # the key of our JSON in the file's metadata
+MAKE_ONE = "make one with `python -m nanogpt.train`"
+
+
+def save(
+    path: Path,
+    model: GPTLanguageModel,
+    tokenizer: CharTokenizer,
+    facts: dict,
+    extra: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Write the model, its vocabulary and `facts` (anything JSON can hold) to `path`, whole or not.
+
+    `extra` tensors are stored beside the weights; training keeps its optimizer there.
+    """
+    header = {
+        "config": dataclasses.asdict(model.config),
+        "vocabulary": tokenizer.chars,
+        "facts": facts,
+    }
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    content = safetensors.torch.save(tensors | (extra or {}), {HEADER: json.dumps(header)})
+    write_atomically(Path(path), content)
+
+
+def read_header(path: Path) -> dict:
+    """The header of a checkpoint: `config`, `vocabulary` and `facts`.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}; {MAKE_ONE}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); {MAKE_ONE}") from error
+    if HEADER not in metadata:
+        raise ValueError(f"{path} has no {HEADER!r} header, so it is not ours; {MAKE_ONE}")
+    return json.loads(metadata[HEADER])
+
+
+def load(
+    path: Path = TARGET, device: str | torch.device = "cpu"
+) -> tuple[GPTLanguageModel, CharTokenizer]:
+    """The model in a checkpoint, in eval mode on `device`, and its tokenizer.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours.
+    """
+    header = read_header(path)
+    model = GPTLanguageModel(GPTConfig(**header["config"]))
+    tensors = safetensors.torch.load_file(path)
+    missing = model.state_dict().keys() - tensors.keys()
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; {MAKE_ONE}")
+    model.load_state_dict({name: tensors[name] for name in model.state_dict()})
+    return model.to(device).eval(), CharTokenizer(header["vocabulary"])
