@@ -1,0 +1,107 @@
+"""From logits to probabilities to tokens. All randomness of the package passes through here.
+
+Probabilities are float64 tensors on the CPU wherever the model runs: the vocabulary is small, and
+exactness is the product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TOLERANCE = 1e-6  # how far from 1 a sum of probabilities may be
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a model's logits become the probabilities that tokens are drawn from.
+
+    temperature: logits are divided by it; 0 is greedy, all probability on the first best token.
+    top_k: keep the k likeliest tokens. top_p: of those, keep the smallest set whose probability
+    reaches p (Holtzman et al. 2020), the token that crosses p included.
+    Raises ValueError if temperature < 0 or not finite, top_k < 1, or top_p outside (0, 1].
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self):
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(
+                f"temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)"
+            )
+        if self.top_k is not None and (not isinstance(self.top_k, int) or self.top_k < 1):
+            raise ValueError(f"top_k is {self.top_k}; it must be a whole number from 1, or None")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1, or None")
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """logits (..., V), any float type and device -> probabilities (..., V), float64, CPU."""
+        logits = logits.detach().to("cpu", torch.float64)
+        if self.temperature == 0:
+            return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
+        below_best = logits - logits.amax(-1, keepdim=True)  # <= 0: no temperature overflows
+        probs = torch.softmax(below_best / self.temperature, dim=-1)
+        if self.top_k is not None:
+            probs = keep(probs, lambda ranked: torch.arange(ranked.shape[-1]) < self.top_k)
+        if self.top_p is not None and self.top_p < 1:
+            probs = keep(probs, lambda ranked: ranked.cumsum(-1) - ranked < self.top_p)
+        return probs
+
+
+def keep(probs: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
+    """probs (..., V) with only those tokens left whose rank `rule` keeps, summing to 1 again.
+
+    `rule` takes the probabilities in descending order (ties: lower token first) to a bool mask.
+    """
+    ranked, order = probs.sort(dim=-1, descending=True, stable=True)
+    kept = torch.zeros_like(probs).scatter(-1, order, ranked * rule(ranked))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+class RandomSource:
+    """The only randomness of the package: a seeded stream of uniform numbers.
+
+    Each call takes one float64 uniform u in [0, 1) from NumPy's PCG64, so that the same seed and
+    the same probabilities give the same choices on every machine.
+    """
+
+    def __init__(self, seed: int):
+        self._uniforms = np.random.default_rng(seed)
+
+    def bernoulli(self, probability: float) -> bool:
+        """True with `probability`: u < probability, never at 0 and always at 1.
+
+        Raises ValueError unless 0 <= probability <= 1.
+        """
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability is {probability}; it must be in [0, 1]")
+        return bool(self._uniforms.random() < probability)
+
+    def categorical(self, probs: Tensor) -> int:
+        """A token drawn from probs (V,): the inverse CDF of u. Never one of probability 0.
+
+        Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
+        """
+        check_probabilities(probs)
+        cdf = np.cumsum(probs.numpy())
+        u = self._uniforms.random() * cdf[-1]  # cdf[-1] is 1 but for rounding
+        return int(np.searchsorted(cdf, u, side="right"))
+
+
+def check_probabilities(probs: Tensor) -> None:
+    """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
+    if not bool((probs >= 0).all()):  # NaN fails this too
+        raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
+    worst = float((probs.sum(-1) - 1).abs().max())
+    if not worst <= TOLERANCE:
+        raise ValueError(
+            f"probabilities sum to 1 only within {worst:.1e}, more than {TOLERANCE:.0e}; "
+            "divide them by their sum"
+        )
