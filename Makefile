@@ -17,7 +17,8 @@ test: .venv/installed
 # Executes the notebooks top to bottom and stores their outputs; one alone: make notebooks NB=notebooks/01_nanogpt.ipynb
 NB ?= notebooks/*.ipynb
 notebooks: .venv/installed
-	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False $(NB)
+	$(BIN)/jupyter nbconvert --to notebook --inplace --execute --ExecutePreprocessor.record_timing=False $(NB)
+	$(BIN)/jupyter nbconvert --to notebook --inplace --coalesce-streams --log-level=WARN $(NB)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

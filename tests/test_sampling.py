@@ -1,0 +1,169 @@
+"""From logits to tokens: exact, seeded, and loud about bad numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nanogpt.sampling import RandomSource, Sampling, check_probabilities
+
+LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
+
+
+def probs(logits=LOGITS, **settings):
+    return Sampling(**settings).probs(logits)
+
+
+def assert_probs(actual, expected):
+    torch.testing.assert_close(
+        actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12
+    )
+
+
+def test_temperature_1_is_the_softmax_in_float64_for_any_leading_shape():
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    p = probs(logits)
+    assert p.dtype == torch.float64 and p.shape == (2, 3, 5)
+    torch.testing.assert_close(p, logits.double().exp() / logits.double().exp().sum(-1, True))
+
+
+def test_temperature_divides_the_logits():
+    assert_probs(probs(temperature=0.5), [25 / 34, 4 / 34, 4 / 34, 1 / 34])
+
+
+def test_greedy_is_one_hot_on_the_first_best_token():
+    assert_probs(
+        probs(torch.tensor([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]), temperature=0),
+        [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]],
+    )
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324])
+def test_a_tiny_temperature_is_greedy_in_the_limit_and_never_nan(temperature):
+    assert_probs(probs(torch.tensor([1.0, 80.0, -900.0]), temperature=temperature), [0.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "k,expected",
+    [
+        (1, [1, 0, 0, 0]),
+        (2, [5 / 7, 2 / 7, 0, 0]),
+        (4, [0.5, 0.2, 0.2, 0.1]),
+        (9, [0.5, 0.2, 0.2, 0.1]),
+    ],
+)
+def test_top_k_keeps_exactly_k_tokens_and_the_lower_of_a_tie(k, expected):
+    assert_probs(probs(top_k=k), expected)
+
+
+@pytest.mark.parametrize(
+    "p,expected",
+    [
+        (0.01, [1, 0, 0, 0]),
+        (0.49, [1, 0, 0, 0]),
+        (0.51, [5 / 7, 2 / 7, 0, 0]),  # the token that crosses the threshold stays
+        (0.71, [5 / 9, 2 / 9, 2 / 9, 0]),
+        (1.0, [0.5, 0.2, 0.2, 0.1]),
+    ],
+)
+def test_top_p_keeps_the_token_that_crosses_the_threshold(p, expected):
+    assert_probs(probs(top_p=p), expected)
+
+
+def test_top_p_counts_within_what_top_k_left():
+    assert_probs(probs(top_k=2, top_p=0.7), [1, 0, 0, 0])  # 5/7 already reaches 0.7
+
+
+def test_top_p_1_keeps_the_faintest_token():
+    logits = torch.linspace(0, -60, 65)
+    assert (probs(logits, top_p=1.0) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -0.1}, {"temperature": math.nan}, {"temperature": math.inf}, {"top_k": 0},
+     {"top_k": 2.5}, {"top_p": 0.0}, {"top_p": 1.01}, {"top_p": math.nan}],
+    ids=str,
+)  # fmt: skip
+def test_impossible_sampling_settings_are_refused_by_name(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+def test_the_same_seed_gives_the_same_choices():
+    """Pinned: these must never change, on any machine or with any later version."""
+    rng = RandomSource(0)
+    p = torch.full((10,), 0.1, dtype=torch.float64)
+    assert [rng.categorical(p) for _ in range(8)] == [6, 2, 0, 0, 8, 9, 6, 7]
+    assert [rng.bernoulli(0.5) for _ in range(6)] == [False, False, False, True, False, True]
+
+
+def test_categorical_is_the_inverse_cdf_of_one_uniform():
+    p = probs()
+    uniforms = np.random.default_rng(3).random(1000)
+    rng = RandomSource(3)
+    for u in uniforms:
+        token = rng.categorical(p)
+        assert float(p[:token].sum()) - 1e-12 <= u < float(p[: token + 1].sum()) + 1e-12
+
+
+def test_frequencies_approach_the_probabilities():
+    rng, p, n = RandomSource(1), probs(), 20_000
+    counts = np.bincount([rng.categorical(p) for _ in range(n)], minlength=4)
+    chi2 = ((counts - n * p.numpy()) ** 2 / (n * p.numpy())).sum()
+    assert chi2 < 16.3  # 3 degrees of freedom, p = 0.001
+    accepted = sum(rng.bernoulli(0.3) for _ in range(n))
+    assert abs(accepted / n - 0.3) < 4 * math.sqrt(0.3 * 0.7 / n)
+
+
+class Uniforms:
+    """Stands for NumPy's generator: hands out the numbers it is given."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def random(self):
+        return self.numbers.pop(0)
+
+
+LARGEST = 1 - 2**-53  # the largest float64 below 1, and the largest uniform
+
+
+@pytest.mark.parametrize("u,token", [(0.0, 1), (0.5, 3), (LARGEST, 3)])
+def test_a_token_of_probability_0_is_never_drawn(u, token):
+    rng = RandomSource(0)
+    rng._uniforms = Uniforms(u)
+    assert rng.categorical(torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0]).double()) == token
+
+
+@pytest.mark.parametrize("total", [1 - 9e-7, 1 - 2**-53, 1 + 2**-52, 1 + 9e-7])
+def test_the_largest_uniform_stays_inside_the_vocabulary(total):
+    rng = RandomSource(0)
+    rng._uniforms = Uniforms(LARGEST)
+    assert rng.categorical(torch.tensor([total / 2, total / 2, 0.0]).double()) == 1
+
+
+def test_bernoulli_never_happens_at_0_and_always_at_1():
+    rng = RandomSource(0)
+    rng._uniforms = Uniforms(0.0, LARGEST)
+    assert rng.bernoulli(0.0) is False and rng.bernoulli(1.0) is True
+
+
+@pytest.mark.parametrize("probability", [-1e-9, 1.1, math.nan])
+def test_an_impossible_probability_is_refused(probability):
+    with pytest.raises(ValueError, match="must be in"):
+        RandomSource(0).bernoulli(probability)
+
+
+@pytest.mark.parametrize(
+    "wrong,why",
+    [([0.5, math.nan], "NaN"), ([1.5, -0.5], "negative"), ([0.5, 0.4], "sum to 1"),
+     ([0.5, 0.5 + 2e-6], "sum to 1"), ([math.inf, 0.0], "sum to 1")],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_distribution_is_refused(wrong, why):
+    with pytest.raises(ValueError, match=why):
+        RandomSource(0).categorical(torch.tensor(wrong, dtype=torch.float64))
+    with pytest.raises(ValueError, match=why):
+        check_probabilities(torch.tensor([[0.5, 0.5], wrong], dtype=torch.float64))

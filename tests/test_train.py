@@ -1,0 +1,169 @@
+"""Training learns, can be stopped anywhere, and goes on to the very same weights."""
+
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from conftest import make_model
+
+from nanogpt import checkpoint, data, train
+from nanogpt.train import evaluate, learning_rate, main, make_optimizer
+
+SMALL = [
+    "--steps=30",
+    "--n-layer=1",
+    "--n-embd=8",
+    "--n-head=2",
+    "--block-size=16",
+    "--batch-size=4",
+]
+
+
+@pytest.fixture(autouse=True)
+def small_corpus(monkeypatch):
+    """A short text, so that evaluating it takes no time; and frequent checkpoints."""
+    text = "to be or not to be, that is the question.\n" * 40
+    monkeypatch.setattr(train, "load_corpus", lambda: data.Corpus("a toy", text, "0" * 64))
+    monkeypatch.setattr(train, "SAVE_EVERY", 7)
+    monkeypatch.setattr(train, "EVALUATE_EVERY", 10)
+
+
+def weights(path):
+    return checkpoint.load(path)[0].state_dict()
+
+
+def assert_equal_weights(a, b):
+    assert all(torch.equal(a[name], b[name]) for name in a | b)
+
+
+def test_the_batch_loss_falls_and_the_file_tells_how_it_was_made(tmp_path, capsys):
+    out = tmp_path / "m.safetensors"
+    main([f"--out={out}", *SMALL, "--steps=200"])
+    header = checkpoint.read_header(out)
+    assert header["facts"]["val_loss"] < 0.6 * math.log(len(header["vocabulary"]))
+    assert (
+        header["facts"]["settings"] | {"steps": 200, "seed": 1337, "n_embd": 8}
+        == (header["facts"]["settings"])
+    )
+    assert header["facts"]["settings"]["corpus_sha256"] == "0" * 64
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.safetensors"]
+    assert "validation loss" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("stop_at", [1, 7, 20, 29])
+def test_a_training_that_was_stopped_reaches_the_same_weights(
+    tmp_path, monkeypatch, stop_at, dropout
+):
+    arguments = [*SMALL, f"--dropout={dropout}"]
+    main([f"--out={tmp_path / 'whole.safetensors'}", *arguments])
+
+    def interrupted(*args):
+        for step, loss in real_train(*args):
+            yield step, loss
+            if step == stop_at:
+                raise KeyboardInterrupt
+
+    real_train = train.train
+    out = tmp_path / "parts.safetensors"
+    monkeypatch.setattr(train, "train", interrupted)
+    with pytest.raises(SystemExit, match="goes on from the last checkpoint"):
+        main([f"--out={out}", *arguments])
+    assert not out.exists()
+    monkeypatch.setattr(train, "train", real_train)
+    torch.manual_seed(12345)  # a new process would have another global state
+    main([f"--out={out}", *arguments])
+    assert_equal_weights(weights(out), weights(tmp_path / "whole.safetensors"))
+
+
+def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
+    out = tmp_path / "m.safetensors"
+    small = [*SMALL, "--steps=100000"]  # never done within the test
+    command = [sys.executable, "-m", "nanogpt.train", f"--out={out}", *small]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    state, deadline = out.with_suffix(".training.safetensors"), time.monotonic() + 90
+    while not state.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in err
+    assert "goes on from the last checkpoint" in err
+    assert checkpoint.read_header(state)["facts"]["step"] >= 500
+    assert not out.exists()
+
+
+def test_going_on_with_other_settings_is_refused_and_loses_nothing(tmp_path, monkeypatch):
+    out = tmp_path / "m.safetensors"
+    monkeypatch.setattr(train.checkpoint, "save", stop_after_state(train.checkpoint.save))
+    with pytest.raises(SystemExit):
+        main([f"--out={out}", *SMALL])
+    state = out.with_suffix(".training.safetensors")
+    before = state.read_bytes()
+    with pytest.raises(ValueError, match="seed 1337, now 2"):
+        main([f"--out={out}", *SMALL, "--seed=2"])
+    assert state.read_bytes() == before
+
+
+def stop_after_state(save):
+    def saved(*args):
+        save(*args)
+        raise KeyboardInterrupt
+
+    return saved
+
+
+def test_a_finished_model_is_not_overwritten(tmp_path):
+    out = tmp_path / "m.safetensors"
+    out.write_text("mine")
+    with pytest.raises(ValueError, match="exists"):
+        main([f"--out={out}", *SMALL])
+    assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize("wrong", ["--steps=0", "--batch-size=-1", "--learning-rate=nan"])
+def test_impossible_settings_are_refused_by_name(tmp_path, wrong):
+    name = wrong[2:].split("=")[0].replace("-", "_")
+    with pytest.raises(ValueError, match=f"{name} is .*above 0"):
+        main([f"--out={tmp_path / 'm.safetensors'}", *SMALL, wrong])
+
+
+def test_evaluate_is_the_mean_over_all_consecutive_windows(tiny):
+    tokens = torch.randint(11, (12 * 7 + 5,), generator=torch.Generator().manual_seed(0))
+    losses = [
+        tiny(w[None, :-1], w[None, 1:])[1].item() for w in tokens[: 12 * 7 + 1].unfold(0, 13, 12)
+    ]
+    assert len(losses) == 7
+    assert evaluate(tiny, tokens, batch_size=3) == pytest.approx(sum(losses) / 7, abs=1e-12)
+
+
+def test_evaluate_leaves_the_mode_as_it_was(tiny):
+    tokens = torch.zeros(30, dtype=torch.int64)
+    for mode in (True, False):
+        tiny.train(mode)
+        evaluate(tiny, tokens)
+        assert tiny.training is mode
+
+
+def test_evaluate_refuses_a_text_shorter_than_a_window(tiny):
+    with pytest.raises(ValueError, match="12 tokens are too few"):
+        evaluate(tiny, torch.zeros(12, dtype=torch.int64))
+
+
+def test_the_learning_rate_warms_up_and_falls():
+    rates = [learning_rate(step, 1000, 4e-3) for step in range(1000)]
+    assert rates[0] == pytest.approx(4e-5) and max(rates) < 4e-3
+    assert rates[:100] == sorted(rates[:100]) and rates[100:] == sorted(rates[100:], reverse=True)
+
+
+def test_the_optimizer_decays_matrices_only():
+    model = make_model()
+    decayed, plain = make_optimizer(model).param_groups
+    assert {p.dim() for p in decayed["params"]} == {2} and decayed["weight_decay"] > 0
+    assert {p.dim() for p in plain["params"]} == {1} and plain["weight_decay"] == 0
+    assert len(decayed["params"]) + len(plain["params"]) == len(list(model.parameters()))
