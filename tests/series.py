@@ -1,0 +1,48 @@
+"""The notebooks as data: what the tests of the series read."""
+
+import re
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NAMES = [path.stem for path in NOTEBOOKS]
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def cells(path, kind):
+    return [cell for cell in read(path).cells if cell.cell_type == kind]
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+def output_text(cell):
+    """All that a cell printed, returned or raised, as plain text."""
+    parts = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            parts.append(output.text)
+        elif output.output_type == "error":
+            parts.append(output.evalue)
+        else:
+            parts.extend(v for k, v in output.data.items() if k.startswith("text/"))
+    return "\n".join(parts)
+
+
+def solutions(path):
+    """Each exercise's (stub cell's index, its check cell's index, the solution's code)."""
+    found, nb = [], read(path)
+    for i, cell in enumerate(nb.cells):
+        if "exercise" in tags(cell):
+            check, after = nb.cells[i + 1], nb.cells[i + 2]
+            assert "check" in tags(check), f"{path.name}: no check cell behind {cell.source!r}"
+            code = re.search(r"<details>.*?```python\n(.*?)```", after.source, re.DOTALL)
+            assert code, f"{path.name}: no solution behind the check of {cell.source!r}"
+            found.append((i, i + 1, code.group(1)))
+    return found

@@ -1,0 +1,223 @@
+"""What holds the series together: notebooks, package, prose and outputs cannot drift apart."""
+
+import ast
+import re
+
+import pytest
+from series import NAMES, NOTEBOOKS, ROOT, cells, output_text, read, solutions, tags
+
+from nanogpt import checkpoint, figures
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+GLOSSARY = ROOT / "notebooks" / "00_start_here.ipynb"
+
+
+def without_docstrings(node):
+    for inner in ast.walk(node):
+        if isinstance(inner, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(inner):
+            inner.body = inner.body[1:]
+    return ast.dump(node)
+
+
+def definitions(source):
+    """{name: syntax tree without docstrings} of a module's or cell's functions and classes."""
+    return {
+        node.name: without_docstrings(node)
+        for node in ast.parse(source).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+
+
+PACKAGE = {
+    name: (path.relative_to(ROOT / "nanogpt").with_suffix("").as_posix().replace("/", "."), tree)
+    for path in sorted((ROOT / "nanogpt").rglob("*.py"))
+    for name, tree in definitions(path.read_text(encoding="utf-8")).items()
+    if name != "main"
+}
+
+
+def built_in(path):
+    """{name: tree} of what the notebook defines under a name that the package has, too."""
+    return {
+        name: tree
+        for cell in cells(path, "code")
+        for name, tree in definitions(cell.source).items()
+        if name in PACKAGE
+    }
+
+
+def test_the_notebooks_are_numbered_without_gaps():
+    assert [int(name[:2]) for name in NAMES] == list(range(len(NAMES)))
+    assert all(re.fullmatch(r"\d\d_[a-z0-9_]+", name) for name in NAMES)
+
+
+@every_notebook
+def test_what_a_notebook_builds_is_the_packages_code(path):
+    for name, tree in built_in(path).items():
+        module, packaged = PACKAGE[name]
+        assert tree == packaged, f"{path.name} builds another {name} than nanogpt.{module} holds"
+
+
+def test_no_function_is_built_twice():
+    owners = {}
+    for path in NOTEBOOKS:
+        for name in built_in(path):
+            assert name not in owners, f"{name} is built in {owners[name]} and in {path.name}"
+            owners[name] = path.name
+
+
+@every_notebook
+def test_the_opening_says_what_a_reader_needs(path):
+    opening = read(path).cells[0]
+    assert opening.cell_type == "markdown"
+    assert opening.source.startswith(f"# {path.stem[:2]} · ")
+    for label in ("Question", "You will", "Needs", "Minutes", "Builds"):
+        assert f"**{label}** " in opening.source, f"{path.name}: the opening lacks {label}"
+    number, links = int(path.stem[:2]), opening.source
+    for neighbour in {number - 1, number + 1} & set(range(len(NAMES))):
+        assert f"({NAMES[neighbour]}.ipynb)" in links, f"{path.name}: no link to {neighbour:02d}"
+
+
+@every_notebook
+def test_the_opening_lists_exactly_what_is_built(path):
+    line = re.search(r"\*\*Builds\*\* (.*)", read(path).cells[0].source).group(1)
+    listed, module = set(), None
+    for word in re.findall(r"`([\w.]+)`", line):
+        if word.startswith("nanogpt."):
+            module = word.removeprefix("nanogpt.")
+        else:
+            listed.add((module, word))
+    assert listed == {(PACKAGE[name][0], name) for name in built_in(path)}
+
+
+@every_notebook
+def test_a_notebook_is_stored_as_executed_in_one_go(path):
+    code = cells(path, "code")
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        raised = any(output.output_type == "error" for output in cell.outputs)
+        assert raised == ("raises-exception" in tags(cell)), f"{path.name}: {cell.source}"
+    assert read(path).metadata.kernelspec.name == "python3"
+
+
+@every_notebook
+def test_a_notebook_stays_within_50_code_cells(path):
+    assert len(cells(path, "code")) <= 50
+
+
+FORBIDDEN = {
+    "a remote image": r"!\[[^\]]*\]\(https?:|<img[^>]+src=[\"']?(?:https?:)?//",
+    "an absolute path": r"(?<![\w.:/])/(?:home|Users|root|tmp|work|usr|opt|var|mnt)/|[A-Z]:\\\\",
+    "clear_output": r"clear_output",
+    "a widget": r"ipywidgets|application/vnd\.jupyter\.widget",
+    "a shell escape or magic": r"(?m)^\s*[!%]",
+}
+
+
+@every_notebook
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_a_notebook_holds_nothing_that_fails_elsewhere(path, what):
+    for cell in read(path).cells:
+        shown = output_text(cell) if cell.cell_type == "code" else ""
+        in_output = what not in ("a shell escape or magic",)
+        for text in [cell.source] + [shown] * in_output:
+            found = re.search(FORBIDDEN[what], text)
+            assert not found, f"{path.name} holds {what}: {found.group()!r}"
+
+
+@every_notebook
+def test_no_cell_ends_in_a_semicolon(path):
+    for cell in cells(path, "code"):
+        assert not cell.source.rstrip().endswith(";"), cell.source
+
+
+@every_notebook
+def test_the_marker_of_compared_outputs_stands_alone(path):
+    for cell in cells(path, "code"):
+        for line in cell.source.splitlines():
+            assert "NBVAL" not in line or line == "# NBVAL_CHECK_OUTPUT", line
+
+
+NUMBER = r"\d+(?:,\d{3})*\.\d+"
+
+
+def prose_decimals(source):
+    """Decimal numbers of a markdown cell that no source is quoted for, code blocks aside."""
+    source = re.sub(r"```.*?```", "", source, flags=re.DOTALL)
+    source = re.sub(r"\(https?:[^)]*\)", "", source)
+    for sentence in re.split(r"(?<=[.!?])\s|\n", source):
+        if "quoted:" in sentence:
+            continue
+        for found in re.finditer(rf"(?<![\w.])(?<!section )({NUMBER})(?![\w]|\.\d)", sentence):
+            yield found.group(1)
+
+
+@every_notebook
+def test_every_decimal_number_in_prose_stands_in_an_output(path):
+    outputs = "\n".join(output_text(cell) for cell in cells(path, "code"))
+    printed = {float(n.replace(",", "")) for n in re.findall(rf"(?<![\w.]){NUMBER}", outputs)}
+    for cell in cells(path, "markdown"):
+        for number in prose_decimals(cell.source):
+            assert float(number.replace(",", "")) in printed, (
+                f"{path.name}: {number} is in no output; print it, or mark it "
+                f"(quoted: its source): {cell.source[:200]}"
+            )
+
+
+@every_notebook
+def test_terms_in_bold_are_in_the_glossary(path):
+    glossary = next(c.source for c in cells(GLOSSARY, "markdown") if "## Glossary" in c.source)
+    terms = set(re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", glossary))
+    labels = {"Question", "You will", "Needs", "Minutes", "Builds", "Back", "On", "Sources"}
+    labels |= {"Three questions, from memory", "Break it."}
+    rhythm = {"predict", "build", "look", "check", "break"}
+    for cell in cells(path, "markdown"):
+        for bold in re.findall(r"\*\*(.+?)\*\*", cell.source):
+            known = bold in labels | rhythm or bold in terms or bold.lower() in terms
+            known = known or bold.lower() + "s" in terms or bold.lower().rstrip("s") in terms
+            assert known, f"{path.name}: {bold!r} is bold, but not in the glossary of 00"
+
+
+@every_notebook
+def test_a_chapter_ends_with_recap_questions_and_sources(path):
+    last = cells(path, "markdown")[-1].source
+    for part in ("## Recap", "**Three questions, from memory**", "<details>", "**Sources**"):
+        assert part in last, f"{path.name}: the last cell lacks {part}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=NAMES[1:])
+def test_a_chapter_has_two_to_four_exercises_with_solutions(path):
+    assert 2 <= len(solutions(path)) <= 4
+    headings = re.findall(
+        r"(?m)^### Exercise \d · .+ · \d+ min$",
+        "\n".join(c.source for c in cells(path, "markdown")),
+    )
+    assert len(headings) == len(solutions(path)), "each exercise has a title and a time"
+
+
+@every_notebook
+def test_links_between_chapters_lead_somewhere(path):
+    for cell in cells(path, "markdown"):
+        for link in re.findall(r"\]\((?!https?:|#)([^)]+)\)", cell.source):
+            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+
+
+def test_the_map_and_the_readme_list_every_chapter():
+    start = "\n".join(c.source for c in cells(GLOSSARY, "markdown"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in NAMES[1:]:
+        assert f"({name}.ipynb)" in start and f"(notebooks/{name}.ipynb)" in readme
+
+
+def test_the_readmes_picture_is_the_one_that_chapter_00_shows():
+    stored = figures.stored_pictures(GLOSSARY)[0]
+    assert stored == figures.README_PICTURE.read_bytes(), "run `python -m nanogpt.figures`"
+    assert f"({figures.README_PICTURE.relative_to(ROOT).as_posix()})" in (
+        (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+
+
+def test_the_readmes_results_are_the_shipped_targets():
+    facts = checkpoint.read_header(checkpoint.TARGET)["facts"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{facts['val_loss']:.4f}" in readme and f"{facts['seconds'] / 60:.1f} minutes" in readme
