@@ -115,8 +115,9 @@ def load_corpus(
             raise OSError(f"what came has SHA-256 {found}, expected {CORPUS_SHA256}")
         write_atomically(path, content)
     except (OSError, http.client.HTTPException) as error:  # no network, cut off, wrong, no space
+        why = " ".join(str(error).split())  # whatever the server said, on one line
         print(
-            f"Tiny Shakespeare could not be fetched ({error}): using the stand-in corpus, text "
+            f"Tiny Shakespeare could not be fetched ({why}): using the stand-in corpus, text "
             f"sampled from our own model. For the real one, put it at {path}.",
             file=sys.stderr,
         )

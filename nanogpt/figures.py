@@ -137,7 +137,7 @@ def grid(
     for i, row in enumerate(values):
         for j, value in enumerate(row):
             colour = "white" if value > 0.5 else "black"
-            axes.text(j, i, f"{float(value):.2g}", ha="center", va="center", color=colour)
+            axes.text(j, i, f"{float(value):.2f}", ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)

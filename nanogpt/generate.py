@@ -3,7 +3,7 @@
 Two rules hold for every decoder of the package. The cache is one token behind: it holds every
 token up to, not including, the current one, which enters with the next pass. And when the cache
 has filled the window, the context restarts with half a window, so that text of any length can be
-generated and the context of a token depends on its index alone.
+generated and where a context starts never depends on how many passes were made.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def autoregressive_generate(
     check_request(prompt_tokens, max_new_tokens, target.config.vocab_size)
     rng = rng or RandomSource(0)
     tokens = list(prompt_tokens)[-target.config.block_size :]
-    past_kvs, prefills, new_tokens, rounds = prefill(target, tokens[:-1]), 1, [], []
+    past_kvs, new_tokens, rounds = prefill(target, tokens[:-1]), [], []
+    prefills = int(past_kvs is not None)  # a prompt of one token needs none
     while len(new_tokens) < max_new_tokens and stop_token not in new_tokens[-1:]:
         past_kvs, restarts = restart_if_full(target, tokens, past_kvs)
         cache_len = cache_length(past_kvs)

@@ -134,7 +134,9 @@ class Block(nn.Module):
 
 
 class GPTLanguageModel(nn.Module):
-    """A decoder-only transformer over tokens: GPT-2's layout with ReLU and an untied head.
+    """A decoder-only transformer over tokens, laid out like GPT-2.
+
+    It differs in ReLU for GELU, an untied `lm_head`, and no biases on query, key and value.
 
     The model keeps no state between calls: same inputs, same outputs, in train and in eval mode
     (at dropout 0).

@@ -58,7 +58,7 @@ class Sampling:
 def keep(probs: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """probs (..., V) with only those tokens left whose rank `rule` keeps, summing to 1 again.
 
-    `rule` takes the probabilities in descending order (ties: lower token first) to a bool mask.
+    `rule` maps the probabilities in descending order (ties: lower token first) to a bool mask.
     """
     ranked, order = probs.sort(dim=-1, descending=True, stable=True)
     kept = torch.zeros_like(probs).scatter(-1, order, ranked * rule(ranked))
@@ -70,9 +70,12 @@ class RandomSource:
 
     Each call takes one float64 uniform u in [0, 1) from NumPy's PCG64, so that the same seed and
     the same probabilities give the same choices on every machine.
+    Raises ValueError if the seed is no whole number from 0.
     """
 
     def __init__(self, seed: int):
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed is {seed!r}; it must be a whole number from 0")
         self._uniforms = np.random.default_rng(seed)
 
     def bernoulli(self, probability: float) -> bool:

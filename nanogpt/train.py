@@ -70,7 +70,7 @@ def train(model, optimizer, tokens, steps, batch_size=16, peak=6e-3, seed=0, sta
 def evaluate(model: GPTLanguageModel, tokens: torch.Tensor, batch_size: int = 64) -> float:
     """Mean cross-entropy in nats per token over all of `tokens` (N,), in consecutive windows.
 
-    Each window sees its own tokens only. The last N-1 modulo block_size tokens are left out.
+    Each window sees its own tokens only. The last (N-1) mod block_size tokens are not asked for.
     Raises ValueError if `tokens` is too short for one window.
     """
     T = model.config.block_size

@@ -100,17 +100,28 @@ def silent(handler):
 def dribbling(handler):
     handler.send_response(200)
     handler.end_headers()
-    while not handler.server.released.wait(0.05):
+    for _ in range(100):  # five seconds, so that waiting for it fails the test, and ends
+        if handler.server.released.wait(0.05):
+            break
         handler.wfile.write(b"x")
         handler.wfile.flush()
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [cut_off, wrong_content, refused, no_http, silent, dribbling],
-    ids=lambda answer: answer.__name__,
+    "answer,why",
+    [
+        (cut_off, f"closed after 5000 of {len(CONTENT)} bytes"),
+        (wrong_content, "what came has SHA-256"),
+        (refused, "404"),
+        (no_http, "220 mail.example"),
+        (silent, "timed out"),
+        (dribbling, "not done after 1 s"),
+    ],
+    ids=lambda answer: getattr(answer, "__name__", None),
 )
-def test_a_failed_download_leaves_nothing_behind_and_the_stand_in_steps_in(folder, capsys, answer):
+def test_a_failed_download_leaves_nothing_behind_and_the_stand_in_steps_in(
+    folder, capsys, answer, why
+):
     http.server.ThreadingHTTPServer.released = released = threading.Event()
     started = time.monotonic()
     with server(answer) as url:
@@ -120,7 +131,7 @@ def test_a_failed_download_leaves_nothing_behind_and_the_stand_in_steps_in(folde
     assert (corpus.name, corpus.text) == ("stand-in", "a stand-in")
     assert files(folder) == ["stand_in.txt"]
     lines = [line for line in capsys.readouterr().err.splitlines() if "stand-in" in line]
-    assert len(lines) == 1 and str(data.CORPUS_FILE) in lines[0]
+    assert len(lines) == 1 and str(data.CORPUS_FILE) in lines[0] and why in lines[0]
 
 
 def test_no_network_and_no_corpus_means_the_stand_in_and_one_line(folder, capsys):

@@ -73,6 +73,11 @@ def test_the_trace_tells_what_every_pass_did(tiny):
         assert r.target_probs.shape == (1, 11) and r.target_probs.dtype == torch.float64
 
 
+def test_a_prompt_of_one_token_needs_no_prefill(tiny):
+    assert autoregressive_generate(tiny, [1], 5).prefills == 0
+    assert autoregressive_generate(tiny, [1, 2], 5).prefills == 1
+
+
 def test_a_stop_token_ends_the_text_and_is_its_last_token(tiny):
     free = autoregressive_generate(tiny, [1], 40, rng=RandomSource(5)).tokens
     stop = free[9]

@@ -150,6 +150,12 @@ def test_bernoulli_never_happens_at_0_and_always_at_1():
     assert rng.bernoulli(0.0) is False and rng.bernoulli(1.0) is True
 
 
+@pytest.mark.parametrize("seed", [-1, 0.5, None])
+def test_an_impossible_seed_is_refused(seed):
+    with pytest.raises(ValueError, match="seed is"):
+        RandomSource(seed)
+
+
 @pytest.mark.parametrize("probability", [-1e-9, 1.1, math.nan])
 def test_an_impossible_probability_is_refused(probability):
     with pytest.raises(ValueError, match="must be in"):
