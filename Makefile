@@ -9,7 +9,7 @@ LAB := --allow-root $(if $(SCREEN),,--no-browser)
 .PHONY: lab test notebooks lint
 lab: .venv/installed
 	$(BIN)/python -m nanogpt.data
-	$(BIN)/jupyter lab $(LAB) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: .venv/installed
 	$(BIN)/python -m pytest
