@@ -1,8 +1,29 @@
-"""The reader's test bench: checks that take the implementation to test as an argument."""
+"""The test bench: checks of a speculative decoder that take the decoder to test as an argument.
+
+A decoder is a function with `speculative_generate`'s arguments. Each check runs it on small models
+whose right answers are known, and raises an AssertionError that says in one sentence what is wrong
+and shows the smallest case; it returns None if nothing is. `decoder(accept_reject=mine)` makes a
+decoder of the package's loop and your own parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import itertools
+import types
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nanogpt import speculative
+from nanogpt.cache import cache_length
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.generate import Generation, autoregressive_generate, prefill
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.sampling import RandomSource, Sampling
+
+Decoder = Callable[..., Generation]
 
 
 def attempt(check: Callable, *mine) -> None:
@@ -17,3 +38,324 @@ def attempt(check: Callable, *mine) -> None:
         print("not attempted yet")
     else:
         print("passed")
+
+
+def decoder(**parts: Callable) -> Decoder:
+    """`speculative_generate`, the real loop, with some of its parts replaced by name.
+
+    Raises ValueError for a name that the loop does not know.
+    """
+    loop = speculative.speculative_generate
+    unknown = parts.keys() - vars(speculative).keys()
+    if unknown:
+        raise ValueError(f"speculative_generate has no part {', '.join(sorted(unknown))}")
+    return types.FunctionType(loop.__code__, vars(speculative) | parts, argdefs=loop.__defaults__)
+
+
+# ---- small models whose right answers are known
+
+
+@functools.cache
+def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageModel:
+    """A GPT of one layer with large random weights in float64: every token of a context matters."""
+    config = GPTConfig(vocab_size, block_size, n_layer=1, n_head=2, n_embd=4)
+    model = GPTLanguageModel(config).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=1.0, generator=generator)
+    model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
+    return model
+
+
+class TableDraft:
+    """q by the current token: row i of `table` (V, V) after token i."""
+
+    def __init__(self, table: Sequence[Sequence[float]]):
+        self.table = torch.as_tensor(table, dtype=torch.float64)
+        self.vocab_size = len(self.table)
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        return self.table[context[-1]]
+
+
+def random_draft(vocab_size: int, seed: int = 0) -> TableDraft:
+    """A draft that knows nothing of the target: a random table."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(vocab_size, vocab_size, dtype=torch.float64, generator=generator)
+    return TableDraft(torch.softmax(logits, dim=-1))
+
+
+def context_start(index: int, n_prompt: int, block_size: int) -> int:
+    """Where the context of token `index` starts: 0, or where the last restart put it."""
+    start = 0
+    for current in range(n_prompt - 1, index):
+        if current - start >= block_size:
+            start = current - block_size // 2
+    return start
+
+
+class SelfDraft:
+    """A draft that is the target itself: q = p at every position, by recomputing the context."""
+
+    def __init__(self, target: GPTLanguageModel, n_prompt: int):
+        self.target, self.n_prompt, self.vocab_size = target, n_prompt, target.config.vocab_size
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        """The target's logits (V,) of the token after `context`."""
+        start = context_start(len(context), self.n_prompt, self.target.config.block_size)
+        return self.target(torch.tensor([list(context)[start:]]))[0][0, -1]
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        return torch.softmax(self.logits(context), dim=-1)
+
+
+class WorstDraft(SelfDraft):
+    """The draft that knows the target and is always wrong: sure of its least likely token."""
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        logits = self.logits(context)
+        return torch.nn.functional.one_hot(logits.argmin(), len(logits)).double()
+
+
+# ---- the checks
+
+
+SAMPLINGS = (Sampling(), Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
+
+
+@functools.cache
+def exact_continuations(
+    target: GPTLanguageModel, n: int, sampling: Sampling
+) -> dict[tuple[int, ...], float]:
+    """{n tokens: probability} of the target's own continuations of [0, 1]."""
+    return enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, [0, 1], n, sampling, rng).tokens)
+    )
+
+
+def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
+    """The joint distribution of n tokens is the target's own, to 1e-12, by enumeration."""
+    target, one_hot = toy_target(3, 8, seed=1), TableDraft([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    cases = [(sampling, "a random draft", random_draft(3)) for sampling in SAMPLINGS]
+    cases.append((Sampling(), "a one-hot draft", one_hot))
+    for sampling, name, draft in cases:
+        exact = exact_continuations(target, n, sampling)
+        got = enumerate_outcomes(
+            lambda rng, draft=draft, sampling=sampling: tuple(
+                generate(target, draft, [0, 1], n, K, sampling, rng).tokens
+            )
+        )
+        distance = total_variation(got, exact)
+        worst = max(got | exact, key=lambda x: abs(got.get(x, 0) - exact.get(x, 0)))
+        assert distance < 1e-12, (
+            f"the output is not the target's: with {name}, K = {K} and {sampling}, tokens {worst} "
+            f"come with probability {got.get(worst, 0):.4f} instead of {exact.get(worst, 0):.4f}; "
+            f"total variation {distance:.1e}"
+        )
+
+
+def check_greedy(generate: Decoder, cases: int = 6, seed: int = 0) -> None:
+    """At temperature 0, the tokens are autoregressive decoding's own, over up to three windows."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        target = toy_target(7, 8, seed=case % 5)
+        n_prompt, K = (int(torch.randint(1, 13, (1,), generator=generator)) for _ in range(2))
+        n = int(torch.randint(1, 25, (1,), generator=generator))
+        prompt = torch.randint(7, (n_prompt,), generator=generator).tolist()
+        seen = min(n_prompt, 8)
+        drafts = (random_draft(7), SelfDraft(target, seen), WorstDraft(target, seen))
+        draft = drafts[case % 3]
+        expected = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+        got = generate(target, draft, prompt, n, K, Sampling(0), RandomSource(case)).tokens
+        same = sum(1 for _ in iter_equal(got, expected))
+        assert got == expected, (
+            f"greedy decoding differs from the target's own: prompt {prompt}, K = {K}, "
+            f"{type(draft).__name__}: token {same} of {n} is {got[same : same + 1]} instead of "
+            f"{expected[same : same + 1]}"
+        )
+
+
+def iter_equal(a: Sequence, b: Sequence):
+    """The elements that a and b have in common from the start."""
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            return
+        yield x
+
+
+def check_acceptance(generate: Decoder, n: int = 120) -> None:
+    """A draft equal to the target is always accepted, and others as often as Σ min(p, q) says.
+
+    This is what catches bugs that slow decoding down without changing its output.
+    """
+    target = toy_target(7, 8)
+    for sampling in (Sampling(), Sampling(0.7)):
+        made = generate(target, SelfDraft(target, 2), [0, 1], 24, 3, sampling, RandomSource(1))
+        for i, r in enumerate(made.rounds):
+            assert len(r.accepted) == len(r.candidates) + 1, (
+                f"a draft equal to the target was rejected: {sampling}, round {i}, candidates "
+                f"{r.candidates}, accepted {r.accepted}"
+            )
+    made = generate(target, random_draft(7), [0, 1], n, 3, Sampling(), RandomSource(2))
+    expected = variance = accepted = 0.0
+    for r in made.rounds:
+        for i in range(min(len(r.accepted), len(r.candidates))):  # the examined ones
+            overlap = float(torch.minimum(r.target_probs[i], r.draft_probs[i]).sum())
+            expected, variance = expected + overlap, variance + overlap * (1 - overlap)
+        accepted += len(r.accepted) - 1
+    assert abs(accepted - expected) <= 4 * variance**0.5, (
+        f"{accepted:.0f} candidates were accepted where Σ min(p, q) says {expected:.1f} "
+        f"± {variance**0.5:.1f}"
+    )
+
+
+class Watched:
+    """A target that remembers what every pass was given."""
+
+    def __init__(self, target: GPTLanguageModel):
+        self.target, self.config, self.device = target, target.config, target.device
+        self.passes: list[tuple] = []
+
+    def __call__(self, idx, past_kvs=None, **kwargs):
+        self.passes.append((idx[0].tolist(), past_kvs))
+        return self.target(idx, past_kvs=past_kvs, **kwargs)
+
+
+def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
+    """Before every round, the cache is that of a fresh prefill of the tokens before the current."""
+    prompt, target = [0, 1, 2], toy_target(7, 8)
+    watched = Watched(target)
+    made = generate(watched, random_draft(7), prompt, n, K, Sampling(), RandomSource(3))
+    text = prompt + made.tokens
+    passes = [p for p in watched.passes if cache_length(p[1]) or len(p[0]) == 1]
+    current = len(prompt) - 1
+    for i, (r, (given, past_kvs)) in enumerate(zip(made.rounds, passes, strict=False)):
+        start = context_start(current + 1, len(prompt), 8)
+        where = f"round {i}, after the text {text[: current + 1]}"
+        assert cache_length(past_kvs) == current - start, (
+            f"the cache holds {cache_length(past_kvs)} tokens instead of {current - start}: {where}"
+        )
+        fresh = prefill(target, text[start:current])
+        pairs = zip(tensors(past_kvs), tensors(fresh), strict=True)
+        assert all(torch.allclose(t, right, atol=1e-5) for t, right in pairs), (
+            f"the cache is not that of a fresh prefill: {where}"
+        )
+        assert given[0] == text[current], (
+            f"the pass starts with token {given[0]} instead of {text[current]}: {where}"
+        )
+        current += len(r.accepted)
+
+
+def tensors(past_kvs) -> list[Tensor]:
+    """All keys and values of a cache, in order."""
+    return [t for layer in past_kvs or () for kv in layer for t in kv]
+
+
+def check_accounting(generate: Decoder) -> None:
+    """Exactly the tokens asked for, stops where it must, and statistics that match the trace."""
+    target = toy_target(7, 8)
+
+    def run(draft, n, K=3, **kwargs):
+        return generate(target, draft, [0, 1], n, K, Sampling(), RandomSource(9), **kwargs)
+
+    for n, K in ((0, 1), (1, 4), (2, 4), (5, 2), (24, 3)):
+        got = len(run(SelfDraft(target, 2), n, K).tokens)
+        assert got == n, f"{got} tokens came where {n} were asked for (K = {K}, window 8)"
+    for draft, stop in itertools.product((SelfDraft(target, 2), random_draft(7)), range(7)):
+        free = run(draft, 24).tokens
+        expected = free[: free.index(stop) + 1] if stop in free else free
+        made = run(draft, 24, stop_token=stop)
+        assert made.tokens == expected, (
+            f"stop token {stop}: the text is {made.tokens} and should end as {expected}"
+        )
+        rounds = [(len(r.accepted), len(r.candidates)) for r in made.rounds]
+        accepted, drafted = sum(a - 1 for a, _ in rounds), sum(c for _, c in rounds)
+        examined = sum(min(a, c) for a, c in rounds)
+        for name, right in (
+            ("tokens_per_pass", len(made.tokens) / len(rounds)),
+            ("acceptance_rate", accepted / drafted if drafted else None),
+            ("alpha", accepted / examined if examined else None),
+        ):
+            got = getattr(made, name)
+            assert right is None or abs(got - right) < 1e-12, (
+                f"{name} is {got:.3f} where the trace (accepted, drafted per round) {rounds} with "
+                f"{len(made.tokens)} tokens returned gives {right:.3f}"
+            )
+
+
+class Zeros:
+    """Stands for NumPy's generator: every uniform number is 0, the rarest and the lowest."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def check_support(generate: Decoder, n: int = 12) -> None:
+    """No token of probability 0 is ever emitted, not even at the uniform number 0."""
+    target, rng = toy_target(7, 8), RandomSource(0)
+    rng._uniforms = Zeros()
+    for sampling in (Sampling(top_k=2), Sampling(top_p=0.5), Sampling(0)):
+        tokens = [0, 1]
+        for token in generate(target, random_draft(7), [0, 1], n, 3, sampling, rng).tokens:
+            p = sampling.probs(SelfDraft(target, 2).logits(tokens))
+            assert p[token] > 0, (
+                f"token {token} came after {tokens} though the target gives it probability 0 "
+                f"({sampling})"
+            )
+            tokens.append(token)
+
+
+def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
+    """χ² of observed counts against n times the exact probabilities, and its degrees of freedom.
+
+    Outcomes expected fewer than 5 times are put into one cell.
+    """
+    rare_seen = rare_expected = statistic = 0.0
+    cells = 0
+    for x in counts.keys() | exact.keys():
+        seen, expected = counts.get(x, 0), n * exact.get(x, 0.0)
+        if expected < 5:
+            rare_seen, rare_expected = rare_seen + seen, rare_expected + expected
+        else:
+            statistic, cells = statistic + (seen - expected) ** 2 / expected, cells + 1
+    if rare_expected >= 5:
+        statistic, cells = statistic + (rare_seen - rare_expected) ** 2 / rare_expected, cells + 1
+    elif rare_seen > 5 + 10 * rare_expected:
+        statistic = float("inf")
+    return statistic, cells - 1
+
+
+def chi_squared_limit(freedom: int, sigmas: float = 4.0) -> float:
+    """What χ² exceeds as rarely as a normal variable its mean by `sigmas` (Wilson and Hilferty)."""
+    spread = 2 / (9 * freedom)
+    return freedom * (1 - spread + sigmas * spread**0.5) ** 3
+
+
+def check_frequencies(generate: Decoder, n: int = 400, seed: int = 5) -> None:
+    """n sampled texts of two tokens are spread as the target's own are, by a χ² test.
+
+    Weaker than enumeration, but it sees the one thing that enumeration cannot: how a decoder uses
+    the random numbers themselves.
+    """
+    target, draft = toy_target(3, 8, seed=2), TableDraft([[0.9, 0.05, 0.05]] * 3)
+    rng, counts = RandomSource(seed), {}
+    for _ in range(n):
+        tokens = tuple(generate(target, draft, [0, 1], 2, 1, Sampling(), rng).tokens)
+        counts[tokens] = counts.get(tokens, 0) + 1
+    statistic, freedom = chi_squared(counts, exact_continuations(target, 2, Sampling()), n)
+    limit = chi_squared_limit(freedom)
+    assert statistic < limit, (
+        f"{n} sampled texts are not spread as the target's: χ² = {statistic:.1f} at {freedom} "
+        f"degrees of freedom, where {limit:.1f} is already out of reach by chance"
+    )
+
+
+CHECKS: dict[str, Callable[[Decoder], None]] = {
+    "exact": check_lossless,
+    "frequencies": check_frequencies,
+    "greedy": check_greedy,
+    "acceptance": check_acceptance,
+    "cache": check_cache,
+    "accounting": check_accounting,
+    "support": check_support,
+}

@@ -57,6 +57,23 @@ class Generation:
         """Tokens returned per target pass after the prefills; NaN if there was none."""
         return len(self.tokens) / self.target_passes if self.rounds else float("nan")
 
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted candidates per drafted one (as vLLM counts); NaN if none was drafted."""
+        drafted = sum(len(r.candidates) for r in self.rounds)
+        accepted = sum(len(r.accepted) - 1 for r in self.rounds)
+        return accepted / drafted if drafted else float("nan")
+
+    @property
+    def alpha(self) -> float:
+        """Accepted candidates per examined one, an estimate of α; NaN if none was drafted.
+
+        A candidate behind a rejected one was never examined.
+        """
+        examined = sum(min(len(r.accepted), len(r.candidates)) for r in self.rounds)
+        accepted = sum(len(r.accepted) - 1 for r in self.rounds)
+        return accepted / examined if examined else float("nan")
+
 
 def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size: int) -> None:
     """Raise ValueError unless the prompt is usable and max_new_tokens a whole number from 0."""

@@ -102,9 +102,9 @@ def check_probabilities(probs: Tensor) -> None:
     """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
     if not bool((probs >= 0).all()):  # NaN fails this too
         raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
-    worst = float((probs.sum(-1) - 1).abs().max())
-    if not worst <= TOLERANCE:
+    off = (probs.sum(-1) - 1).abs()
+    if not bool((off <= TOLERANCE).all()):
         raise ValueError(
-            f"probabilities sum to 1 only within {worst:.1e}, more than {TOLERANCE:.0e}; "
+            f"probabilities sum to 1 within {float(off.max()):.1e}, more than {TOLERANCE:.0e}; "
             "divide them by their sum"
         )

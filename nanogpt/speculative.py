@@ -1,0 +1,136 @@
+"""Speculative decoding: draft, verify, accept or reject, trim.
+
+p is the target's probability, q the draft's, as in Leviathan et al. 2023 (Algorithm 1) and Chen
+et al. 2023 (Algorithm 2); K is the number of drafted tokens (their γ and K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nanogpt.cache import KVCache, cache_length, trim_kv_cache
+from nanogpt.generate import Generation, Round, check_request, prefill, restart_if_full
+from nanogpt.model import GPTLanguageModel
+from nanogpt.sampling import RandomSource, Sampling, check_probabilities
+
+
+def draft_tokens(
+    draft, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
+) -> tuple[list[int], Tensor]:
+    """K tokens drawn one after another from the draft, and the q that each was drawn from.
+
+    Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
+    probabilities as it is to the target's logits: the claimed q is the sampled q.
+    """
+    candidates, draft_probs = [], torch.empty(K, draft.vocab_size, dtype=torch.float64)
+    for i in range(K):
+        q = draft.get_probs([*context, *candidates])
+        draft_probs[i] = sampling.probs(q.log())  # log q are logits: their softmax is q
+        candidates.append(rng.categorical(draft_probs[i]))
+    return candidates, draft_probs
+
+
+@torch.no_grad()
+def verify_candidates(
+    target: GPTLanguageModel,
+    current_token: int,
+    candidates: Sequence[int],
+    past_kvs: KVCache | None,
+    sampling: Sampling,
+) -> tuple[Tensor, KVCache]:
+    """The target's p for each candidate and for the token after them, from one pass.
+
+    Returns target_probs (K+1, V), row i being p after the current token and the first i
+    candidates, and the cache with all K+1 tokens in it.
+    """
+    idx = torch.tensor([[current_token, *candidates]], device=target.device)  # (1, K+1)
+    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    return sampling.probs(logits[0]), new_kvs
+
+
+def accept_reject(
+    candidates: Sequence[int], draft_probs: Tensor, target_probs: Tensor, rng: RandomSource
+) -> list[int]:
+    """The tokens that the round yields: 1 … K+1 of them, distributed as the target's own.
+
+    Candidate i is accepted with probability min(1, p/q). The first rejected one is replaced by a
+    token drawn from the residual, max(0, p - q) normalised, and ends the round; if none is
+    rejected, a bonus token is drawn from the last row of p.
+    Raises ValueError if a distribution is none, or a candidate has q = 0.
+    """
+    check_probabilities(draft_probs)
+    check_probabilities(target_probs)
+    for i, token in enumerate(candidates):
+        p, q = target_probs[i], draft_probs[i]
+        if q[token] == 0:
+            raise ValueError(
+                f"candidate {token} at index {i} has q = 0: the draft returned a token that it "
+                "says it cannot draw; return the q that the token was drawn from"
+            )
+        if not rng.bernoulli(min(1.0, float(p[token] / q[token]))):
+            return [*candidates[:i], rng.categorical(residual(p, q))]
+    return [*candidates, rng.categorical(target_probs[len(candidates)])]
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """max(0, p - q) normalised, (V,): what p has more than q.
+
+    p itself where p and q differ by no more than rounding, so that nothing is left.
+    """
+    excess = (p - q).clamp(min=0)
+    total = excess.sum()
+    return excess / total if total > 0 else p
+
+
+def check_draft(draft, K: int, vocab_size: int) -> None:
+    """Raise ValueError unless K is a whole number from 1 and the vocabularies are of one size."""
+    if isinstance(K, bool) or not isinstance(K, int) or K < 1:
+        raise ValueError(f"K is {K!r}; it must be a whole number from 1")
+    if draft.vocab_size != vocab_size:
+        raise ValueError(
+            f"the draft has a vocabulary of {draft.vocab_size} tokens and the target one of "
+            f"{vocab_size}; they must share one tokenizer"
+        )
+
+
+def speculative_generate(
+    target: GPTLanguageModel,
+    draft,
+    prompt_tokens: Sequence[int],
+    max_new_tokens: int,
+    K: int = 4,
+    sampling: Sampling = Sampling(),
+    rng: RandomSource | None = None,
+    stop_token: int | None = None,
+) -> Generation:
+    """The target's continuation of the prompt, with several tokens a pass where the draft is good.
+
+    Tokens, stop token, window and `rng` are as in autoregressive_generate, and so is the
+    distribution of the output, for any draft and K.
+    Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
+    """
+    check_request(prompt_tokens, max_new_tokens, target.config.vocab_size)
+    check_draft(draft, K, target.config.vocab_size)
+    rng = rng or RandomSource(0)
+    tokens = list(prompt_tokens)[-target.config.block_size :]
+    past_kvs, new_tokens, rounds = prefill(target, tokens[:-1]), [], []
+    prefills = int(past_kvs is not None)
+    while len(new_tokens) < max_new_tokens and stop_token not in new_tokens[-1:]:
+        past_kvs, restarts = restart_if_full(target, tokens, past_kvs)
+        cache_len = cache_length(past_kvs)
+        k = min(K, max_new_tokens - len(new_tokens) - 1, target.config.block_size - cache_len - 1)
+
+        candidates, q = draft_tokens(draft, tokens, k, sampling, rng)
+        p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling)
+        accepted = accept_reject(candidates, q, p, rng)
+        past_kvs = trim_kv_cache(new_kvs, len(accepted), cache_len)
+
+        rounds.append(Round(candidates, q, p, accepted, cache_len))
+        until_stop = accepted.index(stop_token) + 1 if stop_token in accepted else len(accepted)
+        tokens += accepted[:until_stop]
+        new_tokens += accepted[:until_stop]
+        prefills += restarts
+    return Generation(new_tokens, rounds, prefills)
