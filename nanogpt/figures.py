@@ -9,15 +9,20 @@ colour vision can tell apart; a second mark (dash, marker or hatch) always goes 
 from __future__ import annotations
 
 import base64
+import html
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from nanogpt.data import CharTokenizer
+from nanogpt.generate import Generation, Round
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 README_PICTURE = NOTEBOOKS / "pictures" / "passes.png"
@@ -142,6 +147,211 @@ def grid(
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def table(
+    values: Sequence[Sequence[float]],
+    labels: Sequence[str],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    width: float = 8,
+    height: float = 7.4,
+) -> Picture:
+    """A square table too large for numbers: white is 0, the darkest blue its largest value."""
+    axes = picture(title, xlabel, ylabel, width, height)
+    image = axes.imshow(np.asarray(values, dtype=float), cmap="Blues", vmin=0, aspect="auto")
+    axes.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
+    axes.set_xticks(range(len(labels)), labels, fontsize=7)
+    axes.set_yticks(range(len(labels)), labels, fontsize=7)
+    axes.grid(visible=False)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def overlap(
+    labels: Sequence[str],
+    p: Sequence[float],
+    q: Sequence[float],
+    title: str,
+    width: float = 8,
+    height: float = 3.6,
+) -> Picture:
+    """p and q as bars side by side, what both have (accepted) and what p has more (residual)."""
+    axes = picture(title, "token", "probability", width, height)
+    p, q = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    common, places, half = np.minimum(p, q), np.arange(len(labels)), 0.38
+    axes.bar(places - half / 2, common, half, color=ACCEPTED, label="✓ overlap min(p, q)")
+    over_p = {"hatch": "..", "edgecolor": "white", "label": "↻ residual max(0, p − q)"}
+    axes.bar(places - half / 2, p - common, half, bottom=common, color=RESAMPLED, **over_p)
+    axes.bar(
+        places + half / 2, q, half, color=DRAFT, hatch="//", edgecolor="white", label="draft q"
+    )
+    outline = {"fill": False, "edgecolor": TARGET, "linewidth": 1.8, "label": "target p"}
+    axes.bar(places - half / 2, p, half, **outline)
+    axes.set_xticks(places, labels)
+    axes.grid(axis="x", visible=False)
+    axes.legend()
+    return axes.figure
+
+
+CELLS = {  # of a cache strip: fill and mark
+    "cached": ("#D6E6F2", ""),
+    "current": (TARGET, "▸"),
+    "accepted": (ACCEPTED, "✓"),
+    "rejected": (REJECTED, "✗"),
+    "empty": ("white", ""),
+}
+
+
+@mpl.rc_context(STYLE)
+def cache_strip(
+    rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], title: str, width: float = 8
+) -> Picture:
+    """Caches as strips of cells, one row each: (label, [(text, kind), …]), kind one of CELLS."""
+    axes = picture(title, "", "", width, 0.9 + 0.62 * len(rows))
+    for y, (_, cells) in enumerate(rows):
+        for x, (text, kind) in enumerate(cells):
+            fill, mark = CELLS[kind]
+            border = {
+                "edgecolor": GREY,
+                "linewidth": 0.8,
+                "linestyle": ":" if kind == "empty" else "-",
+            }
+            axes.add_patch(
+                mpl.patches.Rectangle((x, y + 0.12), 0.96, 0.76, facecolor=fill, **border)
+            )
+            colour = "black" if kind in ("cached", "empty", "accepted", "rejected") else "white"
+            axes.text(x + 0.48, y + 0.5, mark + text, ha="center", va="center", color=colour)
+    axes.set_xlim(-0.1, max(len(cells) for _, cells in rows) + 0.1)
+    axes.set_ylim(len(rows), 0)
+    axes.set_yticks([y + 0.5 for y in range(len(rows))], [label for label, _ in rows])
+    axes.tick_params(length=0)
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    return axes.figure
+
+
+MARKS = {  # what became of a token: colour and mark, in HTML and in the terminal
+    "accepted": (ACCEPTED, "✓", "32"),
+    "rejected": (REJECTED, "✗", "31"),
+    "resampled": (RESAMPLED, "↻", "35"),
+    "bonus": (BONUS, "★", "36"),
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A token in a trace: its text, what became of it, and the p and q it was judged by."""
+
+    text: str
+    fate: str
+    p: float
+    q: float | None = None
+
+
+class TokenTrace:
+    """A generation, round by round: HTML in a notebook, plain text in print().
+
+    Each row is one target pass: the drafted tokens with ✓ or ✗, then the token that replaced a
+    rejected one (↻) or the bonus token (★). Tokens behind a rejected one were never examined and
+    are not shown. p and q are in the tooltips.
+    """
+
+    def __init__(self, generation: Generation, tokenizer: CharTokenizer):
+        self.rounds = [trace_of(r, tokenizer) for r in generation.rounds]
+
+    def __str__(self) -> str:
+        rows = [" ".join(MARKS[m.fate][1] + shown(m.text) for m in marks) for marks in self.rounds]
+        return "\n".join(f"{i:3d}  {row}" for i, row in enumerate(rows, start=1))
+
+    def text(self, colour: bool) -> str:
+        """The text that the rounds returned, each token in its ANSI colour if `colour`."""
+        kept = [m for marks in self.rounds for m in marks if m.fate != "rejected"]
+        return "".join(in_terminal(m.text, m.fate, colour) for m in kept)
+
+    def legend(self, colour: bool) -> str:
+        """How many tokens had each fate, in the order of MARKS."""
+        fates = [m.fate for marks in self.rounds for m in marks]
+        words = [f"{MARKS[fate][1]} {fates.count(fate)} {fate}" for fate in MARKS]
+        coloured = (in_terminal(w, fate, colour) for w, fate in zip(words, MARKS, strict=True))
+        return ", ".join(coloured)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            f'<div style="white-space:nowrap"><span style="color:{GREY};display:inline-block;'
+            f'width:2.5em;text-align:right;padding-right:0.7em">{i}</span>'
+            + " ".join(html_of(mark) for mark in marks)
+            + "</div>"
+            for i, marks in enumerate(self.rounds, start=1)
+        ]
+        legend = " ".join(html_of(Mark(fate, fate, 0.0)) for fate in MARKS)
+        style = "font-family:monospace;font-size:14px;line-height:1.9;overflow-x:auto"
+        return f'<div style="{style}">{"".join(rows)}<div>{legend}</div></div>'
+
+
+def token_trace(generation: Generation, tokenizer: CharTokenizer) -> TokenTrace:
+    """The trace of a generation, to show or print."""
+    return TokenTrace(generation, tokenizer)
+
+
+@mpl.rc_context(STYLE)
+def trace_picture(trace: TokenTrace, title: str, columns: int = 4, width: float = 8) -> Picture:
+    """A token trace as a picture, its rounds in reading order in columns side by side."""
+    per_column = -(-len(trace.rounds) // columns)
+    cells = max(len(marks) for marks in trace.rounds) + 1.6  # and the number of the round
+    axes = picture(title, "", "", width, 0.7 + 0.3 * per_column)
+    for i, marks in enumerate(trace.rounds):
+        left, y = i // per_column * cells, i % per_column
+        axes.text(left + 0.8, y + 0.5, str(i + 1), ha="right", va="center", color=GREY, fontsize=9)
+        for x, mark in enumerate(marks, start=1):
+            colour, sign, _ = MARKS[mark.fate]
+            border = {"facecolor": "white", "edgecolor": colour, "linewidth": 1.6}
+            corner = (left + x, y + 0.1)
+            axes.add_patch(mpl.patches.Rectangle(corner, 0.9, 0.8, **border))
+            place = {"ha": "center", "va": "center", "fontsize": 9}
+            axes.text(left + x + 0.45, y + 0.5, sign + shown(mark.text), **place)
+    axes.set_xlim(0, columns * cells)
+    axes.set_ylim(per_column, 0)
+    axes.set_axis_off()
+    handles = [mpl.patches.Patch(fc="w", ec=c, label=f"{s} {f}") for f, (c, s, _) in MARKS.items()]
+    axes.figure.legend(handles=handles, loc="outside lower left", ncols=4, fontsize=9)
+    return axes.figure
+
+
+def in_terminal(text: str, fate: str, colour: bool) -> str:
+    """`text` in the ANSI colour of a fate, or as it is."""
+    return f"\x1b[{MARKS[fate][2]}m{text}\x1b[0m" if colour else text
+
+
+def shown(text: str) -> str:
+    """A token's text with blanks made visible."""
+    return text.replace(" ", "␣").replace("\n", "⏎")
+
+
+def trace_of(r: Round, tokenizer: CharTokenizer) -> list[Mark]:
+    """The marks of one round: accepted candidates, a rejected one if any, and the last token."""
+    marks = []
+    n_accepted = len(r.accepted) - 1
+    for i, token in enumerate(r.candidates[: n_accepted + 1]):
+        fate = "accepted" if i < n_accepted else "rejected"
+        p, q = float(r.target_probs[i, token]), float(r.draft_probs[i, token])
+        marks.append(Mark(tokenizer.decode([token]), fate, p, q))
+    last, fate = r.accepted[-1], "bonus" if n_accepted == len(r.candidates) else "resampled"
+    p = float(r.target_probs[n_accepted, last])
+    return [*marks, Mark(tokenizer.decode([last]), fate, p)]
+
+
+def html_of(mark: Mark) -> str:
+    """One token as an inline-styled span: colour, mark, and its probabilities in the tooltip."""
+    colour, sign, _ = MARKS[mark.fate]
+    title = mark.fate if not mark.p else f"{mark.fate}: p = {mark.p:.3f}"
+    title += "" if mark.q is None else f", q = {mark.q:.3f}"
+    style = f"border:2px solid {colour};border-radius:4px;padding:0 4px;"
+    style += "text-decoration:line-through;" if mark.fate == "rejected" else ""
+    return f'<span style="{style}" title="{title}">{sign}{html.escape(shown(mark.text))}</span>'
 
 
 def stored_pictures(notebook: Path) -> list[bytes]:

@@ -1,0 +1,78 @@
+"""One prompt, decoded both ways in the terminal. `python -m nanogpt.demo --help`
+
+Each token of the speculative text is coloured by what became of it: accepted, resampled or bonus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+import torch
+
+from nanogpt import checkpoint, figures
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts.bigram import BigramDraftModel
+from nanogpt.generate import Generation, autoregressive_generate
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import speculative_generate
+
+
+def timed(decode) -> tuple[Generation, float]:
+    """What `decode()` returns, and the seconds it took."""
+    started = time.perf_counter()
+    made = decode()
+    return made, time.perf_counter() - started
+
+
+def report(name: str, made: Generation, seconds: float, text: str) -> None:
+    """Print one decoder's passes, seconds and text."""
+    passes = f"{made.target_passes} passes, {made.tokens_per_pass:.2f} tokens each"
+    print(f"--- {name}: {len(made.tokens)} tokens in {passes}, {seconds:.2f} s\n{text}\n")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The settings of the demonstration."""
+    parser = argparse.ArgumentParser(prog="python -m nanogpt.demo", description=__doc__)
+    parser.add_argument("--prompt", default="ROMEO:", help="default: %(default)s")
+    parser.add_argument("--K", type=int, default=4, help="drafted tokens, default: %(default)s")
+    parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Decode both ways and print both texts. Raises ValueError for settings out of range."""
+    given = parse_arguments(arguments)
+    torch.set_num_threads(1)
+    sampling, seed = Sampling(given.temperature), given.seed
+    target, tokenizer = checkpoint.load()
+    prompt = tokenizer.encode(given.prompt)
+    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
+    draft = BigramDraftModel(tokens, tokenizer.vocab_size)
+    request = {"prompt_tokens": prompt, "max_new_tokens": given.tokens, "sampling": sampling}
+
+    def plain() -> Generation:
+        return autoregressive_generate(target, **request, rng=RandomSource(seed))
+
+    def speculative() -> Generation:
+        return speculative_generate(target, draft, K=given.K, **request, rng=RandomSource(seed))
+
+    speculative(), plain()  # warm up
+    (slow, slow_seconds), (fast, fast_seconds) = timed(plain), timed(speculative)
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    trace = figures.token_trace(fast, tokenizer)
+    report("autoregressive", slow, slow_seconds, given.prompt + tokenizer.decode(slow.tokens))
+    report("speculative", fast, fast_seconds, given.prompt + trace.text(colour))
+    print(f"bigram draft, K = {given.K}: α {fast.alpha:.2f}, {trace.legend(colour)}")
+    print(f"speed-up in this one run: {slow_seconds / fast_seconds:.2f}×")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"error: {error}") from None

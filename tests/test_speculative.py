@@ -1,0 +1,298 @@
+"""The decoder: its parts keep their contracts, and the whole has the target's own distribution."""
+
+import math
+
+import pytest
+import torch
+
+from nanogpt import checkpoint
+from nanogpt.cache import cache_length, trim_kv_cache
+from nanogpt.checks import (
+    SelfDraft,
+    TableDraft,
+    WorstDraft,
+    check_greedy,
+    check_lossless,
+    random_draft,
+    toy_target,
+)
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts.bigram import BigramDraftModel
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.generate import autoregressive_generate, prefill
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import (
+    accept_reject,
+    draft_tokens,
+    residual,
+    speculative_generate,
+    verify_candidates,
+)
+
+
+def rows(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# ---- the bigram draft
+
+
+def test_the_bigram_counts_pairs_and_adds_one():
+    tokens = torch.tensor([0, 1, 0, 1, 2, 0])
+    counts = torch.ones(3, 3, dtype=torch.float64)
+    for current, following in zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True):
+        counts[current, following] += 1
+    draft = BigramDraftModel(tokens, 3)
+    torch.testing.assert_close(draft.table, counts / counts.sum(1, keepdim=True))
+    assert torch.equal(draft.get_probs([2, 2, 1]), draft.table[1])
+    assert draft.table.dtype == torch.float64 and (draft.table > 0).all()
+
+
+@pytest.mark.parametrize("tokens", [[], [1]])
+def test_without_any_pair_the_bigram_is_uniform(tokens):
+    draft = BigramDraftModel(torch.tensor(tokens, dtype=torch.int64), 4)
+    assert torch.equal(draft.table, torch.full((4, 4), 0.25, dtype=torch.float64))
+
+
+def test_the_bigram_refuses_tokens_outside_the_vocabulary():
+    with pytest.raises(ValueError, match="outside 0 … 2"):
+        BigramDraftModel(torch.tensor([0, 3]), 3)
+
+
+# ---- drafting
+
+
+def test_candidates_come_from_the_very_distributions_that_are_returned():
+    draft, sampling = random_draft(3), Sampling(0.5)
+    got = enumerate_outcomes(
+        lambda rng: tuple(draft_tokens(draft, [0], 2, sampling, rng)[0]),
+    )
+    for (a, b), probability in got.items():
+        q = [sampling.probs(draft.table[i].log()) for i in (0, a)]
+        assert probability == pytest.approx(float(q[0][a] * q[1][b]), abs=1e-15)
+    candidates, q = draft_tokens(draft, [0], 2, sampling, RandomSource(0))
+    assert q.shape == (2, 3)
+    torch.testing.assert_close(q[1], sampling.probs(draft.table[candidates[0]].log()))
+
+
+def test_no_candidates_are_an_empty_list_and_no_rows():
+    candidates, q = draft_tokens(random_draft(3), [0], 0, Sampling(), RandomSource(0))
+    assert candidates == [] and q.shape == (0, 3)
+
+
+# ---- verification
+
+
+@pytest.mark.parametrize("K", [0, 1, 5])
+def test_row_i_of_one_pass_is_the_ith_sequential_pass(K):
+    target, tokens = toy_target(7, 12), [1, 4, 2, 0, 6, 5, 3, 1]
+    past_kvs = prefill(target, tokens[:2])
+    p, new_kvs = verify_candidates(target, tokens[2], tokens[3 : 3 + K], past_kvs, Sampling())
+    assert p.shape == (K + 1, 7) and cache_length(new_kvs) == 3 + K
+    for i in range(K + 1):
+        logits, _, past_kvs = target(torch.tensor([[tokens[2 + i]]]), past_kvs=past_kvs)
+        torch.testing.assert_close(p[i], Sampling().probs(logits[0, -1]))
+
+
+# ---- accept or reject
+
+
+def test_accept_reject_yields_the_targets_joint_distribution_in_one_round():
+    q, p = random_draft(3, 1).table[:2], random_draft(3, 2).table
+    sample = draft_round(q, p)
+    first = {i: sum(w for x, w in sample.items() if x[0] == i) for i in range(3)}
+    assert first == pytest.approx(dict(enumerate(p[0].tolist())), abs=1e-15)
+
+
+def draft_round(q, p):
+    """The exact outcomes of a round whose two candidates are drawn from q's rows."""
+
+    def program(rng):
+        candidates = [rng.categorical(row) for row in q]
+        return tuple(accept_reject(candidates, q, p, rng))
+
+    return enumerate_outcomes(program)
+
+
+@pytest.mark.parametrize(
+    "p,q,chance",
+    [([0.6, 0.4], [0.3, 0.7], 1.0), ([0.2, 0.8], [0.8, 0.2], 0.25), ([0.0, 1.0], [0.5, 0.5], 0.0)],
+)
+def test_a_candidate_is_accepted_with_probability_min_1_p_over_q(p, q, chance):
+    outcomes = enumerate_outcomes(lambda rng: len(accept_reject([0], rows(q), rows(p, p), rng)))
+    assert outcomes.get(2, 0.0) == pytest.approx(chance, abs=1e-15)
+
+
+def test_the_residual_is_what_p_has_more_than_q():
+    torch.testing.assert_close(
+        residual(rows(0.5, 0.3, 0.2), rows(0.2, 0.2, 0.6)), rows(0.75, 0.25, 0.0)
+    )
+
+
+def test_where_p_equals_q_but_for_rounding_the_residual_is_p():
+    p = rows(0.5, 0.5)
+    assert torch.equal(residual(p, p), p)
+    assert torch.equal(residual(p * (1 - 1e-16), p), p * (1 - 1e-16))
+
+
+@pytest.mark.parametrize(
+    "q,p,why",
+    [
+        ([[math.nan, 1.0]], [[0.5, 0.5]] * 2, "NaN"),
+        ([[0.5, 0.5]], [[-0.5, 1.5]] * 2, "negative"),
+        ([[0.5, 0.4]], [[0.5, 0.5]] * 2, "sum to 1"),
+        ([[0.0, 1.0]], [[0.5, 0.5]] * 2, "candidate 0 at index 0 has q = 0"),
+    ],
+)
+def test_accept_reject_refuses_what_is_no_distribution_and_a_candidate_without_q(q, p, why):
+    with pytest.raises(ValueError, match=why):
+        accept_reject([0], rows(*q), rows(*p), RandomSource(0))
+
+
+# ---- trimming
+
+
+@pytest.mark.parametrize("n_accepted", [1, 2, 3, 4])
+def test_the_trimmed_cache_is_that_of_a_fresh_prefill(n_accepted):
+    target, tokens = toy_target(7, 12), [1, 4, 2, 0, 6, 5]
+    _, new_kvs = verify_candidates(target, 2, [0, 6, 5], prefill(target, [1, 4]), Sampling())
+    trimmed, fresh = (
+        trim_kv_cache(new_kvs, n_accepted, 2),
+        prefill(target, tokens[: 2 + n_accepted]),
+    )
+    for layer, right in zip(trimmed, fresh, strict=True):
+        for kv, right_kv in zip(layer, right, strict=True):
+            torch.testing.assert_close(kv, right_kv)
+    assert cache_length(new_kvs) == 6, "the cache that was handed in is left as it was"
+
+
+# ---- the whole
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 4])
+def test_the_joint_distribution_of_whole_texts_is_the_targets_own(K):
+    """Several rounds, every kind of draft: good, bad, one-hot, with zeros, equal, nearly equal."""
+    target, n = toy_target(2, 8, seed=1), 4 if K < 4 else 5
+    same = SelfDraft(target, 2)
+
+    class Nearly(SelfDraft):
+        def get_probs(self, context):
+            q = super().get_probs(context)
+            return q + rows(1e-13, -1e-13)[0]
+
+    drafts = [
+        same,
+        Nearly(target, 2),
+        WorstDraft(target, 2),
+        random_draft(2),
+        TableDraft([[0.0, 1.0], [0.5, 0.5]]),
+    ]
+    exact = enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, [0, 1], n, rng=rng).tokens)
+    )
+    for draft in drafts if K < 4 else drafts[2:4]:
+        got = enumerate_outcomes(
+            lambda rng, d=draft: tuple(
+                speculative_generate(target, d, [0, 1], n, K, rng=rng).tokens
+            )
+        )
+        assert total_variation(got, exact) < 1e-12, type(draft).__name__
+
+
+def test_the_joint_distribution_is_the_targets_across_a_restart():
+    target = toy_target(2, 4, seed=2)
+    texts = [
+        enumerate_outcomes(lambda rng, run=run: tuple(run(rng).tokens))
+        for run in (
+            lambda rng: autoregressive_generate(target, [0, 1], 5, rng=rng),
+            lambda rng: speculative_generate(target, random_draft(2), [0, 1], 5, 3, rng=rng),
+        )
+    ]
+    assert total_variation(*texts) < 1e-12
+
+
+def test_lossless_with_other_lengths():
+    check_lossless(speculative_generate, n=2, K=4)
+    check_lossless(speculative_generate, n=4, K=1)
+
+
+def test_greedy_equality_on_a_fixed_sample_of_random_cases():
+    check_greedy(speculative_generate, cases=60, seed=1)
+
+
+@pytest.mark.slow
+def test_greedy_equality_on_2000_random_cases():
+    check_greedy(speculative_generate, cases=2000, seed=2)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7, 1.0])
+def test_text_of_three_windows_has_the_length_asked_for_and_no_draft_crosses_the_border(
+    temperature,
+):
+    target = toy_target(7, 8)
+    made = speculative_generate(
+        target, random_draft(7), [1] * 11, 24, 5, Sampling(temperature), RandomSource(1)
+    )
+    assert len(made.tokens) == 24 == sum(len(r.accepted) for r in made.rounds)
+    assert all(r.cache_len + 1 + len(r.candidates) <= 8 for r in made.rounds)
+
+
+def real_models():
+    corpus = load_corpus()
+    target, tokenizer = checkpoint.load()
+    tokens, val_tokens = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    return target, BigramDraftModel(tokens, 65), val_tokens.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_in_float32_differs_only_where_the_two_best_logits_are_close(seed):
+    target, draft, val = real_models()
+    prompt, n = val[1000 * seed : 1000 * seed + 20], 150
+    plain = autoregressive_generate(target, prompt, n, Sampling(0))
+    fast = speculative_generate(target, draft, prompt, n, 4, Sampling(0))
+    if plain.tokens != fast.tokens:
+        i = next(i for i in range(n) if plain.tokens[i] != fast.tokens[i])
+        text = (prompt + plain.tokens)[: len(prompt) + i]
+        best = SelfDraft(target, len(prompt)).logits(text).topk(2).values
+        assert best[0] - best[1] < 1e-4
+
+
+def test_measured_alpha_of_the_bigram_is_the_overlap_of_p_and_q():
+    target, draft, val = real_models()
+    made = speculative_generate(target, draft, val[:20], 600, 4, rng=RandomSource(0))
+    overlaps, accepted = [], 0
+    for r in made.rounds:
+        for i in range(min(len(r.accepted), len(r.candidates))):
+            overlaps.append(float(torch.minimum(r.target_probs[i], r.draft_probs[i]).sum()))
+        accepted += len(r.accepted) - 1
+    error = math.sqrt(sum(a * (1 - a) for a in overlaps)) / len(overlaps)
+    assert made.alpha == pytest.approx(accepted / len(overlaps))
+    assert abs(made.alpha - sum(overlaps) / len(overlaps)) < 2 * error
+    assert 0.3 < made.alpha < 0.6
+
+
+def test_the_statistics_of_a_generation_without_drafts_are_nan():
+    made = autoregressive_generate(toy_target(7, 8), [1], 3)
+    assert math.isnan(made.alpha) and math.isnan(made.acceptance_rate)
+
+
+@pytest.mark.parametrize("K", [0, -1, 2.0, None, True])
+def test_an_impossible_K_is_refused(K):
+    with pytest.raises(ValueError, match="K is "):
+        speculative_generate(toy_target(3, 8), random_draft(3), [0], 5, K)
+
+
+def test_vocabularies_of_different_size_are_refused_before_any_pass():
+    class NoPass:
+        config = toy_target(3, 8).config
+
+    with pytest.raises(ValueError, match=r"vocabulary of 4 tokens and the target one of 3"):
+        speculative_generate(NoPass(), random_draft(4), [0], 5)
+
+
+@pytest.mark.parametrize(
+    "arguments,why", [(([], 5), "empty"), (([3], 5), "token 3"), (([0], -1), "-1")]
+)
+def test_bad_requests_are_refused_as_in_plain_decoding(arguments, why):
+    with pytest.raises(ValueError, match=why):
+        speculative_generate(toy_target(3, 8), random_draft(3), *arguments)
