@@ -54,6 +54,12 @@ class Sampling:
             probs = keep(probs, lambda ranked: ranked.cumsum(-1) - ranked < self.top_p)
         return probs
 
+    def of_probs(self, probs: Tensor) -> Tensor:
+        """The same rule for probabilities (..., V) instead of logits; those of 0 stay 0."""
+        if self == Sampling():
+            return probs
+        return self.probs(probs.log())  # the softmax of log q is q
+
 
 def keep(probs: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """probs (..., V) with only those tokens left whose rank `rule` keeps, summing to 1 again.
@@ -100,11 +106,12 @@ class RandomSource:
 
 def check_probabilities(probs: Tensor) -> None:
     """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
-    if not bool((probs >= 0).all()):  # NaN fails this too
+    p = probs.numpy()  # on so few numbers, faster than tensor operations
+    if not (p >= 0).all():  # NaN fails this too
         raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
-    off = (probs.sum(-1) - 1).abs()
-    if not bool((off <= TOLERANCE).all()):
+    off = np.abs(p.sum(axis=-1) - 1)
+    if not (off <= TOLERANCE).all():
         raise ValueError(
-            f"probabilities sum to 1 within {float(off.max()):.1e}, more than {TOLERANCE:.0e}; "
+            f"probabilities sum to 1 within {off.max():.1e}, more than {TOLERANCE:.0e}; "
             "divide them by their sum"
         )

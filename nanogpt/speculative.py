@@ -25,12 +25,12 @@ def draft_tokens(
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
     probabilities as it is to the target's logits: the claimed q is the sampled q.
     """
-    candidates, draft_probs = [], torch.empty(K, draft.vocab_size, dtype=torch.float64)
-    for i in range(K):
+    candidates, draft_probs = [], [torch.empty(0, draft.vocab_size, dtype=torch.float64)]
+    for _ in range(K):
         q = draft.get_probs([*context, *candidates])
-        draft_probs[i] = sampling.probs(q.log())  # log q are logits: their softmax is q
-        candidates.append(rng.categorical(draft_probs[i]))
-    return candidates, draft_probs
+        draft_probs.append(sampling.of_probs(q)[None])  # (1, V)
+        candidates.append(rng.categorical(draft_probs[-1][0]))
+    return candidates, torch.cat(draft_probs)
 
 
 @torch.no_grad()
@@ -65,12 +65,13 @@ def accept_reject(
     check_probabilities(target_probs)
     for i, token in enumerate(candidates):
         p, q = target_probs[i], draft_probs[i]
-        if q[token] == 0:
+        p_token, q_token = float(p[token]), float(q[token])
+        if q_token == 0:
             raise ValueError(
                 f"candidate {token} at index {i} has q = 0: the draft returned a token that it "
                 "says it cannot draw; return the q that the token was drawn from"
             )
-        if not rng.bernoulli(min(1.0, float(p[token] / q[token]))):
+        if not rng.bernoulli(min(1.0, p_token / q_token)):
             return [*candidates[:i], rng.categorical(residual(p, q))]
     return [*candidates, rng.categorical(target_probs[len(candidates)])]
 

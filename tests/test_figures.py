@@ -2,8 +2,11 @@
 
 import matplotlib as mpl
 import pytest
+import torch
 
 from nanogpt import figures
+from nanogpt.data import CharTokenizer
+from nanogpt.generate import Generation, Round
 
 
 def png_size(png):
@@ -44,3 +47,47 @@ def test_drawing_leaves_the_readers_own_style_alone():
     before = dict(mpl.rcParams)
     figures.lines([1], {"a": [1]}, "T", "x", "y")
     assert dict(mpl.rcParams) == before
+
+
+def a_generation():
+    """Two rounds on a vocabulary of 'ab<': one accepted, one rejected and resampled; one bonus."""
+    p = torch.tensor([[0.5, 0.25, 0.25]] * 3, dtype=torch.float64)
+    rounds = [Round([0, 1], p[:2], p, [0, 2], 3), Round([], p[:0], p[:1], [1], 5)]
+    return figures.token_trace(Generation([0, 2, 1], rounds, 1), CharTokenizer("a\n<"))
+
+
+def test_a_token_trace_tells_every_tokens_fate_in_plain_text():
+    assert str(a_generation()) == "  1  ✓a ✗⏎ ↻<\n  2  ★⏎"
+
+
+def test_a_token_trace_is_inline_html_that_escapes_its_tokens_and_shows_p_and_q():
+    html = a_generation()._repr_html_()
+    assert "&lt;" in html and "<script" not in html and "class=" not in html
+    assert 'title="accepted: p = 0.500, q = 0.500"' in html and "line-through" in html
+    assert 'title="resampled: p = 0.250"' in html
+    for colour in (figures.ACCEPTED, figures.REJECTED, figures.RESAMPLED, figures.BONUS):
+        assert colour in html
+    for mark in "✓✗↻★":
+        assert mark in html, "never colour alone"
+
+
+def test_the_terminals_text_is_what_was_returned_and_the_legend_counts():
+    trace = a_generation()
+    assert trace.text(colour=False) == "a<\n"
+    assert trace.legend(colour=False) == "✓ 1 accepted, ✗ 1 rejected, ↻ 1 resampled, ★ 1 bonus"
+    assert trace.text(colour=True).startswith("\x1b[32ma\x1b[0m")
+
+
+def test_the_overlap_shows_p_q_their_minimum_and_the_residual():
+    (axes,) = figures.overlap("ab", [0.7, 0.3], [0.4, 0.6], "T").axes
+    heights = [round(bar.get_height(), 9) for bar in axes.patches]
+    assert heights == [0.4, 0.3, 0.3, 0.0, 0.4, 0.6, 0.7, 0.3]
+
+
+def test_the_remaining_pictures_can_be_drawn():
+    strip = figures.cache_strip([("before", [(k[0], k) for k in figures.CELLS])], "T")
+    table = figures.table([[0.0, 1.0], [0.5, 0.5]], "ab", "T", "x", "y")
+    trace = figures.trace_picture(a_generation(), "T", columns=2)
+    for picture in (strip, table, trace):
+        assert picture.axes[0].get_title(loc="left") == "T"
+        assert picture._repr_png_()[:4] == b"\x89PNG"

@@ -173,3 +173,12 @@ def test_what_is_no_distribution_is_refused(wrong, why):
         RandomSource(0).categorical(torch.tensor(wrong, dtype=torch.float64))
     with pytest.raises(ValueError, match=why):
         check_probabilities(torch.tensor([[0.5, 0.5], wrong], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "rule", [Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)], ids=str
+)
+def test_probabilities_are_treated_like_their_logits(rule):
+    torch.testing.assert_close(rule.of_probs(LOGITS.exp()), rule.probs(LOGITS), rtol=0, atol=1e-12)
+    with_zero = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
+    assert rule.of_probs(with_zero)[1] == 0

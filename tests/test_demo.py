@@ -1,0 +1,39 @@
+"""The demonstration shows both decoders, in colour only where that can be seen."""
+
+import pytest
+
+from nanogpt.demo import main, parse_arguments
+
+
+def test_it_prints_both_texts_and_what_they_took(capsys):
+    main(["--prompt", "JULIET:", "--tokens", "20", "--K", "3", "--seed", "1"])
+    out = capsys.readouterr().out
+    assert "autoregressive: 20 tokens in 20 passes, 1.00 tokens each" in out
+    assert "speculative: 20 tokens in" in out and out.count("JULIET:") == 2
+    assert "K = 3" in out and "speed-up" in out and "accepted" in out
+    assert "\x1b" not in out, "no colours where the output is no terminal"
+
+
+def test_a_terminal_gets_colours_unless_it_asks_for_none(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    main(["--tokens", "5"])
+    assert "\x1b[3" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    main(["--tokens", "5"])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong,why",
+    [("--K=0", "K is 0"), ("--temperature=-1", "temperature"), ("--tokens=-1", "max_new_tokens"),
+     ("--prompt=", "prompt is empty"), ("--prompt=é", "'é'"), ("--seed=-1", "seed")],
+)  # fmt: skip
+def test_impossible_settings_are_refused_in_one_line(wrong, why):
+    with pytest.raises(ValueError, match=why):
+        main([wrong])
+
+
+def test_the_defaults():
+    given = parse_arguments([])
+    assert (given.prompt, given.K, given.temperature, given.tokens) == ("ROMEO:", 4, 1.0, 300)
