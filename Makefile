@@ -6,7 +6,7 @@ BIN := .venv/bin
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
 
-.PHONY: lab test demo notebooks lint
+.PHONY: lab test demo bench notebooks lint
 lab: .venv/installed
 	$(BIN)/python -m nanogpt.data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
@@ -17,6 +17,9 @@ test: .venv/installed
 # Other settings: make demo DEMO="--prompt JULIET: --K 2 --temperature 0.8 --seed 1 --tokens 200"
 demo: .venv/installed
 	$(BIN)/python -m nanogpt.demo $(DEMO)
+
+bench: .venv/installed
+	$(BIN)/python -m nanogpt.bench
 
 # Executes the notebooks top to bottom and stores their outputs; one alone: make notebooks NB=notebooks/01_nanogpt.ipynb
 NB ?= notebooks/*.ipynb

@@ -25,7 +25,7 @@ from nanogpt.data import CharTokenizer
 from nanogpt.generate import Generation, Round
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
-README_PICTURE = NOTEBOOKS / "pictures" / "passes.png"
+README_PICTURE = NOTEBOOKS / "pictures" / "trace.png"
 
 TARGET, DRAFT = "#0072B2", "#E69F00"
 ACCEPTED, REJECTED, RESAMPLED, BONUS = "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
@@ -266,6 +266,8 @@ class TokenTrace:
     def __str__(self) -> str:
         rows = [" ".join(MARKS[m.fate][1] + shown(m.text) for m in marks) for marks in self.rounds]
         return "\n".join(f"{i:3d}  {row}" for i, row in enumerate(rows, start=1))
+
+    __repr__ = __str__
 
     def text(self, colour: bool) -> str:
         """The text that the rounds returned, each token in its ANSI colour if `colour`."""

@@ -1,0 +1,58 @@
+"""Slow (`pytest -m slow`): the shipped target, sampled 20,000 times, against its own probabilities.
+
+The token at each of three positions, conditional on the likeliest text before it, by a χ² test.
+"""
+
+import pytest
+import torch
+
+from nanogpt import checkpoint
+from nanogpt.checks import chi_squared, chi_squared_limit
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts.bigram import BigramDraftModel
+from nanogpt.gallery import BUGS, mutant
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import speculative_generate
+
+SAMPLES, PROMPT = 20_000, "What's in a na"
+SAMPLINGS = [
+    Sampling(0.5),
+    Sampling(1.0),
+    Sampling(1.5),
+    Sampling(top_k=5),
+    Sampling(top_p=0.9),
+]
+
+
+@torch.no_grad()
+def suspicious_positions(generate, sampling):
+    """Those of the three positions whose tokens are not spread as the target's probabilities."""
+    target, tokenizer = checkpoint.load()
+    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
+    draft, rng = BigramDraftModel(tokens, tokenizer.vocab_size), RandomSource(0)
+    prompt = tokenizer.encode(PROMPT)
+    texts = [tuple(generate(target, draft, prompt, 3, 3, sampling, rng).tokens)
+             for _ in range(SAMPLES)]  # fmt: skip
+    suspicious, before = [], ()
+    for i in range(3):
+        reached = [text[i] for text in texts if text[:i] == before]
+        p = sampling.probs(target(torch.tensor([[*prompt, *before]]))[0][0, -1])
+        exact = {token: x for token, x in enumerate(p.tolist()) if x > 0}
+        counts = {token: reached.count(token) for token in set(reached)}
+        assert counts.keys() <= exact.keys(), f"position {i}: a token of probability 0"
+        statistic, freedom = chi_squared(counts, exact, len(reached))
+        if freedom and statistic > chi_squared_limit(freedom):
+            suspicious.append(i)
+        before += (int(p.argmax()),)
+    return suspicious
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_every_position_is_spread_as_the_target(sampling):
+    assert suspicious_positions(speculative_generate, sampling) == []
+
+
+@pytest.mark.slow
+def test_the_test_has_the_power_to_see_bug_1():
+    assert suspicious_positions(mutant(BUGS[0]), Sampling()) != []
