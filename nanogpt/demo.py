@@ -1,6 +1,6 @@
 """One prompt, decoded both ways in the terminal. `python -m nanogpt.demo --help`
 
-Each token of the speculative text is coloured by what became of it: accepted, resampled or bonus.
+Tokens are coloured by what became of them: accepted, rejected, resampled or bonus.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     trace = figures.token_trace(fast, tokenizer)
     report("autoregressive", slow, slow_seconds, given.prompt + tokenizer.decode(slow.tokens))
     report("speculative", fast, fast_seconds, given.prompt + trace.text(colour))
+    print("the first rounds:", *trace.lines(colour)[:12], sep="\n", end="\n\n")
     print(f"bigram draft, K = {given.K}: α {fast.alpha:.2f}, {trace.legend(colour)}")
     print(f"speed-up in this one run: {slow_seconds / fast_seconds:.2f}×")
 

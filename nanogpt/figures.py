@@ -263,9 +263,16 @@ class TokenTrace:
     def __init__(self, generation: Generation, tokenizer: CharTokenizer):
         self.rounds = [trace_of(r, tokenizer) for r in generation.rounds]
 
+    def lines(self, colour: bool) -> list[str]:
+        """One line per round, numbered, each token with its mark, in its ANSI colour if `colour`."""
+        rows = [
+            [in_terminal(MARKS[m.fate][1] + shown(m.text), m.fate, colour) for m in marks]
+            for marks in self.rounds
+        ]
+        return [f"{i:3d}  {' '.join(row)}" for i, row in enumerate(rows, start=1)]
+
     def __str__(self) -> str:
-        rows = [" ".join(MARKS[m.fate][1] + shown(m.text) for m in marks) for marks in self.rounds]
-        return "\n".join(f"{i:3d}  {row}" for i, row in enumerate(rows, start=1))
+        return "\n".join(self.lines(colour=False))
 
     __repr__ = __str__
 
