@@ -264,7 +264,7 @@ class TokenTrace:
         self.rounds = [trace_of(r, tokenizer) for r in generation.rounds]
 
     def lines(self, colour: bool) -> list[str]:
-        """One line per round, numbered, each token with its mark, in its ANSI colour if `colour`."""
+        """One numbered line per round, each token with its mark, in ANSI colours if `colour`."""
         rows = [
             [in_terminal(MARKS[m.fate][1] + shown(m.text), m.fate, colour) for m in marks]
             for marks in self.rounds
