@@ -121,7 +121,7 @@ def bars(
     axes.set_xticks(places, labels)
     axes.grid(axis="x", visible=False)
     if len(ys) > 1 or guess is not None:
-        axes.legend()
+        axes.figure.legend(loc="outside lower left", ncols=4)  # never over a bar
     return axes.figure
 
 
@@ -192,7 +192,7 @@ def overlap(
     axes.bar(places - half / 2, p, half, **outline)
     axes.set_xticks(places, labels)
     axes.grid(axis="x", visible=False)
-    axes.legend()
+    axes.figure.legend(loc="outside lower left", ncols=4)
     return axes.figure
 
 
@@ -210,7 +210,8 @@ def cache_strip(
     rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], title: str, width: float = 8
 ) -> Picture:
     """Caches as strips of cells, one row each: (label, [(text, kind), …]), kind one of CELLS."""
-    axes = picture(title, "", "", width, 0.9 + 0.62 * len(rows))
+    axes = picture("", "", "", width, 0.9 + 0.62 * len(rows))
+    axes.figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     for y, (_, cells) in enumerate(rows):
         for x, (text, kind) in enumerate(cells):
             fill, mark = CELLS[kind]

@@ -88,6 +88,8 @@ def test_the_remaining_pictures_can_be_drawn():
     strip = figures.cache_strip([("before", [(k[0], k) for k in figures.CELLS])], "T")
     table = figures.table([[0.0, 1.0], [0.5, 0.5]], "ab", "T", "x", "y")
     trace = figures.trace_picture(a_generation(), "T", columns=2)
-    for picture in (strip, table, trace):
+    assert strip.get_suptitle() == "T"
+    for picture in (table, trace):
         assert picture.axes[0].get_title(loc="left") == "T"
+    for picture in (strip, table, trace):
         assert picture._repr_png_()[:4] == b"\x89PNG"
