@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanogpt.checks import Decoder, Watched
+from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource
 
 PACKAGE = Path(__file__).resolve().parent
@@ -146,11 +147,11 @@ def edited(bug: Bug, module: str) -> str:
 
 
 def of_class(target, model_class: type):
-    """The same weights as a model of another class; of a watched target, the watched one's."""
+    """The same weights as a model of another class; what is no model of ours stays as it is."""
     other = copy.copy(target)
     if isinstance(target, Watched):
         other.target = of_class(target.target, model_class)
-    else:
+    elif isinstance(target, GPTLanguageModel):
         other.__class__ = model_class
     return other
 
