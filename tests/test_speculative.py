@@ -1,5 +1,6 @@
 """The decoder: its parts keep their contracts, and the whole has the target's own distribution."""
 
+import copy
 import math
 
 import pytest
@@ -223,6 +224,35 @@ def test_greedy_equality_on_a_fixed_sample_of_random_cases():
 @pytest.mark.slow
 def test_greedy_equality_on_2000_random_cases():
     check_greedy(speculative_generate, cases=2000, seed=2)
+
+
+def float32_case(case):
+    """One greedy text both ways in float32: None if equal, else the best logits' distance there."""
+    generator = torch.Generator().manual_seed(case)
+    n_prompt, K, n = (int(torch.randint(1, m, (1,), generator=generator)) for m in (13, 13, 25))
+    prompt = torch.randint(7, (n_prompt,), generator=generator).tolist()[-8:]
+    target = copy.deepcopy(toy_target(7, 8, seed=case % 5)).float()
+    even, same = TableDraft(torch.full((7, 7), 1 / 7)), SelfDraft(target, len(prompt))
+    draft = (random_draft(7), even, same, WorstDraft(target, len(prompt)))[case % 4]
+    plain = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+    fast = speculative_generate(target, draft, prompt, n, K, Sampling(0)).tokens
+    assert len(plain) == len(fast) == n
+    for i in range(n):
+        if plain[i] != fast[i]:
+            best = same.logits(prompt + plain[:i]).topk(2).values
+            return float(best[0] - best[1])
+    return None
+
+
+@pytest.mark.slow
+def test_greedy_equality_on_2000_random_cases_in_float32():
+    distances = [float32_case(case) for case in range(2000)]
+    assert all(distance < 1e-4 for distance in distances if distance is not None)
+
+
+def test_greedy_equality_in_float32_on_a_fixed_sample():
+    distances = [float32_case(case) for case in range(24)]
+    assert all(distance < 1e-4 for distance in distances if distance is not None)
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7, 1.0])
