@@ -29,7 +29,7 @@ def output_text(cell):
         if output.output_type == "stream":
             parts.append(output.text)
         elif output.output_type == "error":
-            parts.append(output.evalue)
+            parts += [output.evalue, re.sub(r"\x1b\[[\d;]*m", "", "\n".join(output.traceback))]
         else:
             parts.extend(v for k, v in output.data.items() if k.startswith("text/"))
     return "\n".join(parts)
