@@ -181,10 +181,14 @@ def get_batch(
 
 
 def main() -> None:
+    """Put the corpus in place and print which one is in use."""
     corpus = load_corpus()
     tokenizer = CharTokenizer.from_text(corpus.text)
     print(f"{corpus.name}: {len(corpus.text):,} characters, {tokenizer.vocab_size} different ones")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"error: {error}") from None

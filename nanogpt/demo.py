@@ -8,23 +8,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 
 import torch
 
 from nanogpt import checkpoint, figures
+from nanogpt.bench import clock
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-
-
-def timed(decode) -> tuple[Generation, float]:
-    """What `decode()` returns, and the seconds it took."""
-    started = time.perf_counter()
-    made = decode()
-    return made, time.perf_counter() - started
 
 
 def report(name: str, made: Generation, seconds: float, text: str) -> None:
@@ -62,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
         return speculative_generate(target, draft, K=given.K, **request, rng=RandomSource(seed))
 
     speculative(), plain()  # warm up
-    (slow, slow_seconds), (fast, fast_seconds) = timed(plain), timed(speculative)
+    (slow_seconds, slow), (fast_seconds, fast) = clock(plain), clock(speculative)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     trace = figures.token_trace(fast, tokenizer)
     report("autoregressive", slow, slow_seconds, given.prompt + tokenizer.decode(slow.tokens))

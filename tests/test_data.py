@@ -4,6 +4,9 @@ import contextlib
 import hashlib
 import http.server
 import runpy
+import shutil
+import subprocess
+import sys
 import threading
 import time
 
@@ -226,3 +229,17 @@ def test_the_longest_common_substring_is_found():
     assert longest("abc", "xyz") == "" and longest("", "a") == "" and longest("aa", "a") == "a"
     long = "".join(chr(97 + i * i % 26) for i in range(100))
     assert longest("0" + long + "1", "2" + long) == long
+
+
+def test_the_command_says_in_one_line_that_a_corpus_is_damaged(tmp_path):
+    """On a copy of the module, whose data folder is its neighbour."""
+    package, damaged = tmp_path / "nanogpt", tmp_path / "data" / data.CORPUS_FILE
+    package.mkdir()
+    shutil.copy(data.__file__, package)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"something else")
+    command = [sys.executable, str(package / "data.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert damaged.read_bytes() == b"something else"
