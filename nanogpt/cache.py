@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 KV = tuple[Tensor, Tensor]  # of one head
@@ -15,6 +16,8 @@ def cache_length(past_kvs: KVCache | None) -> int:
     """Number of tokens P that the cache holds; 0 for None, the empty cache."""
     if past_kvs is None:
         return 0
+    if isinstance(past_kvs, PreallocatedCache):
+        return past_kvs.length
     k, _ = past_kvs[0][0]  # every layer and head holds the same tokens
     return k.shape[1]
 
@@ -28,4 +31,63 @@ def trim_kv_cache(new_kvs: KVCache, num_accepted: int, cache_len_before_verify: 
     entry yet; it is the next current token.
     """
     keep = cache_len_before_verify + num_accepted
+    if isinstance(new_kvs, PreallocatedCache):
+        return new_kvs.rolled_back(keep)
     return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+
+
+class PreallocatedCache:
+    """A cache in one buffer of the window's size: a pass writes into it, a rollback moves an index.
+
+    It reads like the tuples, `cache[layer][head]` is (k, v), each (B, P, hs), and is used like
+    them: a pass is handed one and returns a longer one. Both share the buffer, so a pass that
+    starts again from a shorter cache overwrites what a longer one held; using the longer one
+    afterwards is a ValueError.
+    """
+
+    def __init__(self, buffer: Tensor, writer: list[int], length: int):
+        self.buffer = buffer  # (n_layer, 2, B, n_head, block_size, hs): keys and values
+        self.writer = writer  # of each position: the number of the pass that wrote it
+        self.length = length
+        self.stamp = writer[length - 1] if length else 0
+
+    @classmethod
+    def empty(cls, config, B: int, like: Tensor) -> PreallocatedCache:
+        """An empty cache for B texts, of the type and on the device of `like`."""
+        shape = (config.n_embd // config.n_head,)
+        shape = (config.n_layer, 2, B, config.n_head, config.block_size, *shape)
+        return cls(torch.empty(shape, dtype=like.dtype, device=like.device), [0] * shape[4], 0)
+
+    def grown(self, T: int) -> PreallocatedCache:
+        """The cache of the pass that writes T entries behind these.
+
+        Raises ValueError if the entries are no longer these: another pass has overwritten them.
+        """
+        if self.length and self.writer[self.length - 1] != self.stamp:
+            raise ValueError(
+                f"this cache of {self.length} tokens was overwritten by a pass that started from a "
+                "shorter one; use the cache that the last pass returned"
+            )
+        rest = len(self.writer) - self.length
+        self.writer[self.length :] = [max(self.writer) + 1] * rest
+        return PreallocatedCache(self.buffer, self.writer, self.length + T)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Put k, v (B, n_head, T, hs) at the end; returns all (B, n_head, P+T, hs) of the layer."""
+        P = self.length - k.shape[2]
+        keys, values = self.buffer[layer]
+        keys[:, :, P : self.length] = k
+        values[:, :, P : self.length] = v
+        return keys[:, :, : self.length], values[:, :, : self.length]
+
+    def rolled_back(self, length: int) -> PreallocatedCache:
+        """The first `length` entries, in O(1): nothing is copied."""
+        return PreallocatedCache(self.buffer, self.writer, min(length, self.length))
+
+    def __len__(self) -> int:
+        return len(self.buffer)  # layers
+
+    def __getitem__(self, layer: int) -> tuple[KV, ...]:
+        """(k, v) of each head of a layer, each (B, P, hs)."""
+        keys, values = self.buffer[layer][..., : self.length, :]  # (B, n_head, P, hs) each
+        return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))

@@ -71,10 +71,10 @@ class TableDraft:
 
     def __init__(self, table: Sequence[Sequence[float]]):
         self.table = torch.as_tensor(table, dtype=torch.float64)
-        self.vocab_size = len(self.table)
+        self.rows, self.vocab_size = self.table.unbind(), len(self.table)
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
-        return self.table[context[-1]]
+        return self.rows[context[-1]]
 
 
 def random_draft(vocab_size: int, seed: int = 0) -> TableDraft:

@@ -6,6 +6,8 @@ exactness is the product.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,8 +48,9 @@ class Sampling:
         logits = logits.detach().to("cpu", torch.float64)
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-        below_best = logits - logits.amax(-1, keepdim=True)  # <= 0: no temperature overflows
-        probs = torch.softmax(below_best / self.temperature, dim=-1)
+        if self.temperature != 1:  # below the best one first, so that no temperature overflows
+            logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
+        probs = torch.softmax(logits, dim=-1)
         if self.top_k is not None:
             probs = keep(probs, lambda ranked: torch.arange(ranked.shape[-1]) < self.top_k)
         if self.top_p is not None and self.top_p < 1:
@@ -58,7 +61,12 @@ class Sampling:
         """The same rule for probabilities (..., V) instead of logits; those of 0 stay 0."""
         if self == Sampling():
             return probs
-        return self.probs(probs.log())  # the softmax of log q is q
+        return once_per_row(reshaped, self, probs)
+
+
+def reshaped(sampling: Sampling, probs: Tensor) -> Tensor:
+    """`sampling` applied to probabilities: the softmax of log q is q."""
+    return sampling.probs(probs.log())
 
 
 def keep(probs: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
@@ -98,20 +106,38 @@ class RandomSource:
 
         Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
         """
-        check_probabilities(probs)
-        cdf = np.cumsum(probs.numpy())
+        cdf = once_per_row(cumulative, probs)
         u = self._uniforms.random() * cdf[-1]  # cdf[-1] is 1 but for rounding
-        return int(np.searchsorted(cdf, u, side="right"))
+        return bisect.bisect_right(cdf, u)
+
+
+def cumulative(probs: Tensor) -> list[float]:
+    """The running sums of probs (V,), which must be probabilities."""
+    check_probabilities(probs)
+    return np.cumsum(probs.numpy()).tolist()
+
+
+def once_per_row(compute: Callable, *given):
+    """compute(*given), remembered: the rows of a draft's table come up again and again.
+
+    The last of `given` is a tensor; changing it in place makes it another one.
+    """
+    return _remembered(compute, given[-1].is_inference() or given[-1]._version, *given)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _remembered(compute: Callable, version: int, *given):
+    return compute(*given)
 
 
 def check_probabilities(probs: Tensor) -> None:
     """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
     p = probs.numpy()  # on so few numbers, faster than tensor operations
-    if not (p >= 0).all():  # NaN fails this too
+    if not p.min(initial=0) >= 0:  # NaN fails this too
         raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
-    off = np.abs(p.sum(axis=-1) - 1)
-    if not (off <= TOLERANCE).all():
+    off = np.abs(p.sum(axis=-1) - 1).max(initial=0)
+    if not off <= TOLERANCE:
         raise ValueError(
-            f"probabilities sum to 1 within {off.max():.1e}, more than {TOLERANCE:.0e}; "
+            f"probabilities sum to 1 within {off:.1e}, more than {TOLERANCE:.0e}; "
             "divide them by their sum"
         )

@@ -6,7 +6,7 @@ et al. 2023 (Algorithm 2); K is the number of drafted tokens (their γ and K).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,21 +16,34 @@ from nanogpt.generate import Generation, Round, check_request, prefill, restart_
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 
+More = Callable[[Tensor, int], bool]
+Policy = Callable[[list[Round]], tuple[int, More | None]]
+
 
 def draft_tokens(
-    draft, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
+    draft,
+    context: Sequence[int],
+    K: int,
+    sampling: Sampling,
+    rng: RandomSource,
+    more: More | None = None,
 ) -> tuple[list[int], Tensor]:
     """K tokens drawn one after another from the draft, and the q that each was drawn from.
 
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
-    probabilities as it is to the target's logits: the claimed q is the sampled q.
+    probabilities as it is to the target's logits: the claimed q is the sampled q. `more(q, n)`, if
+    given, is asked before each draw whether to make it, behind n drawn ones; what it cannot see is
+    the token.
     """
-    candidates, draft_probs = [], [torch.empty(0, draft.vocab_size, dtype=torch.float64)]
-    for _ in range(K):
-        q = draft.get_probs([*context, *candidates])
-        draft_probs.append(sampling.of_probs(q)[None])  # (1, V)
-        candidates.append(rng.categorical(draft_probs[-1][0]))
-    return candidates, torch.cat(draft_probs)
+    tokens, draft_probs = list(context), []
+    for n in range(K):
+        q = sampling.of_probs(draft.get_probs(tokens))  # (V,)
+        if more is not None and not more(q, n):
+            break
+        draft_probs.append(q)
+        tokens.append(rng.categorical(q))
+    q = torch.stack(draft_probs) if draft_probs else torch.empty(0, draft.vocab_size).double()
+    return tokens[len(context) :], q
 
 
 @torch.no_grad()
@@ -63,16 +76,15 @@ def accept_reject(
     """
     check_probabilities(draft_probs)
     check_probabilities(target_probs)
+    p, q = target_probs.numpy(), draft_probs.numpy()  # reading a number from an array is cheap
     for i, token in enumerate(candidates):
-        p, q = target_probs[i], draft_probs[i]
-        p_token, q_token = float(p[token]), float(q[token])
-        if q_token == 0:
+        if q[i, token] == 0:
             raise ValueError(
                 f"candidate {token} at index {i} has q = 0: the draft returned a token that it "
                 "says it cannot draw; return the q that the token was drawn from"
             )
-        if not rng.bernoulli(min(1.0, p_token / q_token)):
-            return [*candidates[:i], rng.categorical(residual(p, q))]
+        if not rng.bernoulli(min(1.0, p[i, token] / q[i, token])):
+            return [*candidates[:i], rng.categorical(residual(target_probs[i], draft_probs[i]))]
     return [*candidates, rng.categorical(target_probs[len(candidates)])]
 
 
@@ -86,10 +98,10 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     return excess / total if total > 0 else p
 
 
-def check_draft(draft, K: int, vocab_size: int) -> None:
-    """Raise ValueError unless K is a whole number from 1 and the vocabularies are of one size."""
-    if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-        raise ValueError(f"K is {K!r}; it must be a whole number from 1")
+def check_draft(draft, K: int | Policy, vocab_size: int) -> None:
+    """Raise ValueError unless K is a whole number from 1 or a policy, and the vocabularies are of one size."""
+    if not callable(K) and (isinstance(K, bool) or not isinstance(K, int) or K < 1):
+        raise ValueError(f"K is {K!r}; it must be a whole number from 1, or a policy")
     if draft.vocab_size != vocab_size:
         raise ValueError(
             f"the draft has a vocabulary of {draft.vocab_size} tokens and the target one of "
@@ -102,7 +114,7 @@ def speculative_generate(
     draft,
     prompt_tokens: Sequence[int],
     max_new_tokens: int,
-    K: int = 4,
+    K: int | Policy = 4,
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
     stop_token: int | None = None,
@@ -110,7 +122,8 @@ def speculative_generate(
     """The target's continuation of the prompt, with several tokens a pass where the draft is good.
 
     Tokens, stop token, window and `rng` are as in autoregressive_generate, and so is the
-    distribution of the output, for any draft and K.
+    distribution of the output, for any draft and K: a number, or a policy that is asked before
+    each round, K(rounds so far), for the most tokens to draft and the `more` of draft_tokens.
     Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
     """
     check_request(prompt_tokens, max_new_tokens, target.config.vocab_size)
@@ -122,9 +135,10 @@ def speculative_generate(
     while len(new_tokens) < max_new_tokens and stop_token not in new_tokens[-1:]:
         past_kvs, restarts = restart_if_full(target, tokens, past_kvs)
         cache_len = cache_length(past_kvs)
-        k = min(K, max_new_tokens - len(new_tokens) - 1, target.config.block_size - cache_len - 1)
+        most, more = K(rounds) if callable(K) else (K, None)
+        room = min(max_new_tokens - len(new_tokens), target.config.block_size - cache_len) - 1
 
-        candidates, q = draft_tokens(draft, tokens, k, sampling, rng)
+        candidates, q = draft_tokens(draft, tokens, min(most, room), sampling, rng, more)
         p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling)
         accepted = accept_reject(candidates, q, p, rng)
         past_kvs = trim_kv_cache(new_kvs, len(accepted), cache_len)
