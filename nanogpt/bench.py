@@ -1,52 +1,104 @@
 """The honest benchmark: speculative decoding against cached autoregressive decoding, in pairs.
 
-`python -m nanogpt.bench --help`. One process, one thread, warmed up; for each prompt both decoders
-in turn, so that a machine that slows down slows both; medians of the pairwise ratios. Prompts are
-from the validation split. The draft is counted before the clock starts.
+One process, one thread, warmed up; for each prompt both decoders in turn, so that a machine that
+slows down slows both; medians of the pairwise ratios with their quartiles. The baseline of a fused
+target is the fused target. Prompts are from the validation split; drafts are built before the clock
+starts, and their building is shown apart.
+
+`python -m nanogpt.bench` takes a tour. With --target, --draft, --K or --temperature it measures
+every combination of what is given: `--draft distilled --K 4 8 12 acceptance`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from nanogpt import checkpoint
+from nanogpt import adaptive, checkpoint, figures
+from nanogpt.cache import trim_kv_cache
+from nanogpt.checks import decoder
 from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts import ngram, transformer
 from nanogpt.drafts.bigram import BigramDraftModel
-from nanogpt.generate import Generation, autoregressive_generate
+from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import speculative_generate
+from nanogpt.speculative import accept_reject, draft_tokens
+from nanogpt.theory import expected_tokens, speed_up
 
 PROMPT = 20  # characters
+TARGETS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
+DRAFTS: dict[str, Callable] = {  # from the tokens to count and the vocabulary's size
+    "bigram": BigramDraftModel,
+    "counts": lambda tokens, V: ngram.count_ngrams(tokens, V, order=4, smoothing=4),
+    "distilled": lambda tokens, V: ngram.load(),
+    "lookup": lambda tokens, V: PromptLookupDraft(V),
+    "suffix": lambda tokens, V: SuffixDraft(V),
+    "transformer": lambda tokens, V: transformer.load(transformer.TRAINED),
+    "transformer-distilled": lambda tokens, V: transformer.load(transformer.DISTILLED),
+}
+POLICIES = ("acceptance", "entropy", "learned")
+BEST = {"bigram": 3, "counts": 6, "lookup": 2, "suffix": 2, "transformer": 3}
+BEST |= {"transformer-distilled": 3, "distilled": 10}
+PARTS = {"draft": draft_tokens, "accept": accept_reject, "cache": trim_kv_cache}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table: what is decoded with what. K is a number or one of POLICIES."""
+
+    target: str
+    draft: str
+    K: int | str
+    temperature: float
+
+
+TOUR = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
+TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
+TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
+TOUR += [Setting(target, "distilled", 10, T) for target in TARGETS for T in (0.0, 1.5)]
 
 
 class Timed:
-    """A target whose passes are timed: `seconds` is their sum."""
+    """A function or a target whose calls are timed: `seconds` is their sum, `calls` their number.
 
-    def __init__(self, target):
-        self.target, self.config, self.device = target, target.config, target.device
-        self.seconds = 0.0
+    What it wraps may be a target: its `config` and `device` are passed on.
+    """
+
+    def __init__(self, timed: Callable):
+        self.timed, self.seconds, self.calls = timed, 0.0, 0
+        self.config, self.device = getattr(timed, "config", None), getattr(timed, "device", None)
 
     def __call__(self, *args, **kwargs):
         started = time.perf_counter()
-        result = self.target(*args, **kwargs)
+        result = self.timed(*args, **kwargs)
         self.seconds += time.perf_counter() - started
+        self.calls += 1
         return result
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One prompt, decoded both ways: seconds of each, and of the speculative one's passes."""
+    """One prompt, decoded both ways: seconds of each, and where the speculative ones went.
+
+    parts: seconds in the target's passes, the prefill's apart, and in each of PARTS.
+    """
 
     plain_seconds: float
     seconds: float
-    target_seconds: float
+    parts: dict[str, float]
     made: Generation
 
     @property
@@ -57,7 +109,7 @@ class Pair:
     @property
     def outside(self) -> float:
         """The share of the speculative seconds that was not spent in the target's passes."""
-        return 1 - self.target_seconds / self.seconds
+        return 1 - (self.parts["prefill"] + self.parts["target"]) / self.seconds
 
 
 def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
@@ -67,67 +119,264 @@ def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
     return time.perf_counter() - started, made
 
 
-def measure(
-    target, draft, prompt: list[int], n: int, K: int, sampling: Sampling, seed: int
-) -> Pair:
+def measure(target, draft, prompt: list[int], n: int, K, sampling: Sampling, seed: int) -> Pair:
     """Both decoders on one prompt, the autoregressive one first, n tokens each."""
-    timed = Timed(target)
     request = {"prompt_tokens": prompt, "max_new_tokens": n, "sampling": sampling}
-    plain, _ = clock(lambda: autoregressive_generate(timed, **request, rng=RandomSource(seed)))
-    timed.seconds = 0.0
-    seconds, made = clock(
-        lambda: speculative_generate(timed, draft, K=K, **request, rng=RandomSource(seed))
+    plain, _ = clock(lambda: autoregressive_generate(target, **request, rng=RandomSource(seed)))
+    timed = {name: Timed(part) for name, part in PARTS.items()}
+    passes, fills = Timed(target), Timed(prefill)
+    loop = decoder(
+        draft_tokens=timed["draft"],
+        accept_reject=timed["accept"],
+        trim_kv_cache=timed["cache"],
+        prefill=fills,
     )
-    return Pair(plain, seconds, timed.seconds, made)
+    seconds, made = clock(lambda: loop(passes, draft, K=K, **request, rng=RandomSource(seed)))
+    parts = {name: part.seconds for name, part in timed.items()}
+    parts |= {"prefill": fills.seconds, "target": passes.seconds - fills.seconds}
+    return Pair(plain, seconds, parts, made)
 
 
-def row(K: int, pairs: list[Pair]) -> str:
-    """A line of the table: medians, and the quartiles of the speed-up."""
+def policy_of(K: int | str, target, draft):
+    """What speculative_generate takes for the K of a Setting."""
+    if K == "acceptance":
+        costs = calibrate(target, draft)
+        return adaptive.by_acceptance(
+            costs["draft"], lambda k: 1 + costs["verify"] * k, costs["rest"]
+        )
+    if K == "entropy":
+        return adaptive.by_entropy(budget=16.0)
+    if K == "learned":
+        stop = adaptive.load_stop()
+        if isinstance(draft, ngram.NGramDraft):
+            stop.prepare([row for row in draft.rows if row is not None])
+        return adaptive.by_prediction(stop, least=0.12)
+    return K
+
+
+def median_seconds(run: Callable[[], object], times: int = 60) -> float:
+    """The median time of `run`, after a few calls to warm up."""
+    for _ in range(10):
+        run()
+    return median(clock(run)[0] for _ in range(times))
+
+
+@torch.inference_mode()
+def calibrate(target, draft, position: int = 64) -> dict[str, float]:
+    """What drafting and verifying cost on this machine, in units of a pass over one token.
+
+    draft: one drafted token; verify: each token that a pass has more; rest: a round besides.
+    """
+    context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
+    past_kvs, rng = prefill(target, context), RandomSource(0)
+    one, many = (
+        median_seconds(lambda n=n: target(torch.zeros(1, n, dtype=torch.int64), past_kvs=past_kvs))
+        for n in (1, 17)
+    )
+    drafted = median_seconds(lambda: draft_tokens(draft, context, 16, Sampling(), rng)) / 16
+    p = torch.full((17, V), 1 / V, dtype=torch.float64)
+    rest = median_seconds(lambda: accept_reject([0] * 16, p[:16], p, rng))
+    rest += median_seconds(lambda: trim_kv_cache(past_kvs, 1, position - 2))
+    return {"draft": drafted / one, "verify": (many - one) / 16 / one, "rest": rest / one}
+
+
+def cost_growth(target, early: int = 20, late: int = 120) -> float:
+    """How much dearer a pass over one token is behind `late` cached tokens than behind `early`."""
+    token = torch.zeros(1, 1, dtype=torch.int64)
+    caches = [prefill(target, [0] * length) for length in (early, late)]
+    ratios = []
+    with torch.inference_mode():
+        caches = [target(token, past_kvs=cache)[2] for cache in caches]
+        for _ in range(300):
+            seconds = [clock(lambda c=c: target(token, past_kvs=c))[0] for c in caches]
+            ratios.append(seconds[1] / seconds[0])
+    return median(ratios)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured at a Setting: medians over the pairs, and shares of the whole time.
+
+    predicted: the speed-up equation at the measured α and times. drafted: mean tokens per round.
+    """
+
+    setting: Setting
+    speed_up: float
+    quartiles: tuple[float, float]
+    predicted: float
+    alpha: float
+    drafted: float
+    tokens_per_pass: float
+    outside: float
+    shares: dict[str, float]
+
+
+def summary(setting: Setting, pairs: list[Pair]) -> Row:
+    """The row of a setting's pairs."""
     ratios = sorted(pair.speed_up for pair in pairs)
-    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    alpha = median(pair.made.alpha for pair in pairs)
-    per_pass = median(pair.made.tokens_per_pass for pair in pairs)
-    outside = median(pair.outside for pair in pairs)
-    return (
-        f"{K:3d}  {median(ratios):7.2f}×  {low:5.2f} … {high:4.2f}  {alpha:5.2f}  "
-        f"{per_pass:11.2f}  {outside:14.0%}"
+    quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    rounds = [r for pair in pairs for r in pair.made.rounds]
+    accepted = sum(len(r.accepted) - 1 for r in rounds)
+    examined = sum(min(len(r.accepted), len(r.candidates)) for r in rounds)
+    alpha = accepted / examined if examined else float("nan")
+    tokens = sum(len(pair.made.tokens) for pair in pairs)
+    seconds = sum(pair.seconds for pair in pairs)
+    parts = {name: sum(pair.parts[name] for pair in pairs) for name in pairs[0].parts}
+    drafted = sum(len(r.candidates) for r in rounds) / len(rounds)
+    fill = parts["prefill"]
+    unit = (sum(pair.plain_seconds for pair in pairs) - fill) / tokens  # one token, one pass
+    spent = {name: part / len(rounds) / unit for name, part in parts.items()}
+    rest = (seconds - fill) / len(rounds) / unit - spent["draft"] - spent["target"]
+    predicted = speed_up(
+        expected_tokens(alpha, round(drafted)), 1, spent["draft"], spent["target"], rest
     )
+    shares = {name: part / seconds for name, part in parts.items()}
+    shares["rest"] = 1 - sum(shares.values())
+    return Row(
+        setting,
+        median(ratios),
+        quartiles,
+        predicted,
+        alpha,
+        drafted,
+        median(pair.made.tokens_per_pass for pair in pairs),
+        median(pair.outside for pair in pairs),
+        shares,
+    )
+
+
+HEADER = (
+    "target    draft                  K           T   speed-up  quartiles     predicted"
+    "  α     tokens/pass  outside │ target draft accept cache rest"
+)
+
+
+def line(row: Row) -> str:
+    """A row of the table on screen."""
+    s, (low, high) = row.setting, row.quartiles
+    share = {name: f"{100 * part:.0f}" for name, part in row.shares.items()}
+    target = f"{100 * (row.shares['target'] + row.shares['prefill']):.0f}"
+    return (
+        f"{s.target:9} {s.draft:22} {s.K!s:11} {s.temperature:<3g} {row.speed_up:6.2f}×   "
+        f"{low:5.2f} … {high:5.2f} {row.predicted:6.2f}×    {row.alpha:5.2f} "
+        f"{row.tokens_per_pass:8.2f}     {row.outside:7.1%} │ {target:>5}% {share['draft']:>4}% "
+        f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
+    )
+
+
+def picture(rows: list[Row]) -> figures.Picture:
+    """Speed-up against K of the first row's draft and temperature, measured beside predicted.
+
+    Raises ValueError if no row has a number as its K.
+    """
+    first = rows[0].setting
+    curves = {}
+    for row in sorted((r for r in rows if isinstance(r.setting.K, int)), key=lambda r: r.setting.K):
+        if (row.setting.draft, row.setting.temperature) == (first.draft, first.temperature):
+            curves.setdefault(row.setting.target, []).append(row)
+    if not curves:
+        raise ValueError("no row to draw: give K as numbers")
+    return figures.measured_beside_predicted(
+        {
+            target: (
+                [r.setting.K for r in mine],
+                [r.speed_up for r in mine],
+                [r.quartiles for r in mine],
+                [r.predicted for r in mine],
+            )
+            for target, mine in curves.items()
+        },
+        f"Speed-up with the {first.draft} draft, temperature {first.temperature:g}",
+        "K, drafted tokens a round",
+        "times as fast as one token a pass",
+    )
+
+
+def prompts_of(tokens: Tensor, n: int) -> list[list[int]]:
+    """n prompts at even distances in `tokens`. Raises ValueError if they do not fit."""
+    distance = (len(tokens) - PROMPT) // n
+    if distance < 1:
+        raise ValueError(f"{n} prompts of {PROMPT} tokens do not fit into {len(tokens)} tokens")
+    return [tokens[i * distance :][:PROMPT].tolist() for i in range(n)]
+
+
+def run(
+    settings: list[Setting], targets: dict, drafts: dict, prompts: list[list[int]], n: int
+) -> list[Row]:
+    """Measure every setting on every prompt, n tokens each, prompt by prompt."""
+    ready = []
+    for s in settings:
+        K = policy_of(s.K, targets[s.target], drafts[s.draft])
+        ready.append((targets[s.target], drafts[s.draft], K, Sampling(s.temperature)))
+        target, draft, K, sampling = ready[-1]
+        measure(target, draft, prompts[0], min(n, 40), K, sampling, 0)  # warm up
+    pairs: list[list[Pair]] = [[] for _ in settings]
+    for seed, prompt in enumerate(tqdm(prompts, desc="prompts")):
+        for (target, draft, K, sampling), mine in zip(ready, pairs, strict=True):
+            mine.append(measure(target, draft, prompt, n, K, sampling, seed))
+    return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The settings of a run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m nanogpt.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    number_or_policy = lambda text: text if text in POLICIES else int(text)  # noqa: E731
+    parser.add_argument("--target", nargs="+", choices=list(TARGETS))
+    parser.add_argument("--draft", nargs="+", choices=list(DRAFTS))
+    parser.add_argument("--K", nargs="+", type=number_or_policy, help=f"or {', '.join(POLICIES)}")
+    parser.add_argument("--temperature", nargs="+", type=float)
+    parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--picture", type=Path, help="draw the speed-ups into this PNG")
+    return parser.parse_args(arguments)
+
+
+def settings_of(given: argparse.Namespace) -> list[Setting]:
+    """The tour, or every combination of what was given; draft and K default to the best."""
+    if not (given.target or given.draft or given.K or given.temperature):
+        return list(dict.fromkeys(TOUR))
+    return [
+        Setting(target, draft, K, temperature)
+        for target, draft, temperature in itertools.product(
+            given.target or TARGETS, given.draft or ["distilled"], given.temperature or [1.0]
+        )
+        for K in given.K or [BEST[draft]]
+    ]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table. Raises ValueError for settings out of range."""
-    parser = argparse.ArgumentParser(prog="python -m nanogpt.bench", description=__doc__)
-    parser.add_argument("--K", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8])
-    parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
-    parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
-    parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
-    given = parser.parse_args(arguments)
+    given = parse_arguments(arguments)
     if given.pairs < 1 or given.tokens < 1:
         raise ValueError(f"pairs {given.pairs} and tokens {given.tokens} must be at least 1")
+    settings = settings_of(given)
     torch.set_num_threads(1)
-    sampling, corpus = Sampling(given.temperature), load_corpus()
+    corpus = load_corpus()
     target, tokenizer = checkpoint.load()
     tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
-    started = time.perf_counter()
-    draft = BigramDraftModel(tokens, tokenizer.vocab_size)
-    print(f"bigram draft, counted in {time.perf_counter() - started:.2f} s; {corpus.name}")
-    distance = (len(held_out) - PROMPT) // given.pairs
-    prompts = [held_out[i * distance :][:PROMPT].tolist() for i in range(given.pairs)]
-    measure(target, draft, prompts[0], 50, given.K[0], sampling, 0)  # warm up
-    pairs: dict[int, list[Pair]] = {K: [] for K in given.K}
-    for seed, prompt in enumerate(tqdm(prompts, desc="pairs")):
-        for K in given.K:
-            pairs[K].append(measure(target, draft, prompt, given.tokens, K, sampling, seed))
-    print(
-        f"{given.pairs} pairs of {given.tokens} tokens, temperature {given.temperature}, 1 thread"
-    )
-    print("  K  speed-up     quartiles      α  tokens/pass  outside passes")
-    for K in given.K:
-        print(row(K, pairs[K]))
+    targets = {name: make(target) for name, make in TARGETS.items()}
+    drafts = {}
+    for name in dict.fromkeys(s.draft for s in settings):
+        seconds, drafts[name] = clock(lambda name=name: DRAFTS[name](tokens, tokenizer.vocab_size))
+        print(f"{name} draft: built in {seconds:.2f} s")
+    rows = run(settings, targets, drafts, prompts_of(held_out, given.pairs), given.tokens)
+    print(f"{given.pairs} pairs of {given.tokens} tokens each, 1 thread, {corpus.name}")
+    print(HEADER, *map(line, rows), sep="\n")
+    growth = cost_growth(targets["fused"])
+    print(f"fused target: a pass at position 120 costs {growth:.2f}× one at position 20")
+    if given.json:
+        given.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+    if given.picture:
+        given.picture.write_bytes(picture(rows)._repr_png_())
 
 
 if __name__ == "__main__":
     try:
         main()
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -33,6 +33,8 @@ def trim_kv_cache(new_kvs: KVCache, num_accepted: int, cache_len_before_verify: 
     keep = cache_len_before_verify + num_accepted
     if isinstance(new_kvs, PreallocatedCache):
         return new_kvs.rolled_back(keep)
+    if keep == cache_length(new_kvs):  # every candidate was accepted
+        return new_kvs
     return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
 
 

@@ -19,7 +19,6 @@ from nanogpt.model import GPTConfig, GPTLanguageModel
 
 TARGET = DATA_DIR / "checkpoints" / "target.safetensors"
 HEADER = "nanogpt"  # the key of our JSON in the file's metadata
-MAKE_ONE = "make one with `python -m nanogpt.train`"
 
 
 def save(
@@ -39,40 +38,56 @@ def save(
         "facts": facts,
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    content = safetensors.torch.save(tensors | (extra or {}), {HEADER: json.dumps(header)})
+    save_tensors(path, tensors | (extra or {}), header)
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> None:
+    """Write tensors and a header (anything JSON can hold) to `path`, whole or not at all."""
+    content = safetensors.torch.save(tensors, {HEADER: json.dumps(header)})
     write_atomically(Path(path), content)
 
 
-def read_header(path: Path) -> dict:
+def read_header(path: Path, make_one: str = "python -m nanogpt.train") -> dict:
     """The header of a checkpoint: `config`, `vocabulary` and `facts`.
 
+    `make_one` is the command that the messages name.
     Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}; {MAKE_ONE}")
+        raise FileNotFoundError(f"no checkpoint at {path}; make one with `{make_one}`")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); {MAKE_ONE}") from error
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); make one with `{make_one}`"
+        ) from error
     if HEADER not in metadata:
-        raise ValueError(f"{path} has no {HEADER!r} header, so it is not ours; {MAKE_ONE}")
+        raise ValueError(
+            f"{path} has no {HEADER!r} header, so it is not ours; make one with `{make_one}`"
+        )
     return json.loads(metadata[HEADER])
 
 
+def load_tensors(path: Path, make_one: str) -> tuple[dict, dict[str, torch.Tensor]]:
+    """The header and the tensors of a file that `save_tensors` wrote; errors as of read_header."""
+    return read_header(path, make_one), safetensors.torch.load_file(path)
+
+
 def load(
-    path: Path = TARGET, device: str | torch.device = "cpu"
+    path: Path = TARGET,
+    device: str | torch.device = "cpu",
+    make_one: str = "python -m nanogpt.train",
 ) -> tuple[GPTLanguageModel, CharTokenizer]:
     """The model in a checkpoint, in eval mode on `device`, and its tokenizer.
 
     Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours.
     """
-    header = read_header(path)
+    header, tensors = load_tensors(path, make_one)
     model = GPTLanguageModel(GPTConfig(**header["config"]))
-    tensors = safetensors.torch.load_file(path)
     missing = model.state_dict().keys() - tensors.keys()
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; {MAKE_ONE}")
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; make one with `{make_one}`")
     model.load_state_dict({name: tensors[name] for name in model.state_dict()})
     return model.to(device).eval(), CharTokenizer(header["vocabulary"])

@@ -9,6 +9,7 @@ decoder of the package's loop and your own parts.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Sequence
 
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from nanogpt import speculative
 from nanogpt.cache import cache_length
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import RandomSource, Sampling, table_rows
 
 Decoder = Callable[..., Generation]
 
@@ -44,11 +46,14 @@ def decoder(**parts: Callable) -> Decoder:
 
     Raises ValueError for a name that the loop does not know.
     """
-    loop = speculative.speculative_generate
+    loop = inspect.unwrap(speculative.speculative_generate)
     unknown = parts.keys() - vars(speculative).keys()
     if unknown:
         raise ValueError(f"speculative_generate has no part {', '.join(sorted(unknown))}")
-    return types.FunctionType(loop.__code__, vars(speculative) | parts, argdefs=loop.__defaults__)
+    names = vars(speculative) | parts
+    return torch.inference_mode()(
+        types.FunctionType(loop.__code__, names, argdefs=loop.__defaults__)
+    )
 
 
 # ---- small models whose right answers are known
@@ -71,7 +76,7 @@ class TableDraft:
 
     def __init__(self, table: Sequence[Sequence[float]]):
         self.table = torch.as_tensor(table, dtype=torch.float64)
-        self.rows, self.vocab_size = self.table.unbind(), len(self.table)
+        self.rows, self.vocab_size = table_rows(self.table), len(self.table)
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         return self.rows[context[-1]]
@@ -211,6 +216,25 @@ def check_acceptance(generate: Decoder, n: int = 120) -> None:
         f"{accepted:.0f} candidates were accepted where Σ min(p, q) says {expected:.1f} "
         f"± {variance**0.5:.1f}"
     )
+
+
+def check_draft_cache(generate: Decoder, n: int = 12, K: int = 3) -> None:
+    """A draft with a cache of its own says what it would say without one, after rejections too.
+
+    Nothing else sees it: with a wrong q the text is still right, only slower.
+    """
+    model = toy_target(7, 64, seed=3)
+    draft, fresh = TransformerDraft(model), SelfDraft(model, 2)
+    made = generate(toy_target(7, 64), draft, [0, 1], n, K, Sampling(), RandomSource(4))
+    tokens = [0, 1]
+    for i, r in enumerate(made.rounds):
+        for j, q in enumerate(r.draft_probs):
+            right = fresh.get_probs([*tokens, *r.candidates[:j]])
+            assert torch.allclose(q, right, atol=1e-9), (
+                f"round {i}, candidate {j}: the draft's q is off by "
+                f"{float((q - right).abs().max()):.2f} from what it gives without a cache"
+            )
+        tokens += r.accepted
 
 
 class Watched:
@@ -365,6 +389,7 @@ CHECKS: dict[str, Callable[[Decoder], None]] = {
     "greedy": check_greedy,
     "acceptance": check_acceptance,
     "cache": check_cache,
+    "draft": check_draft_cache,
     "accounting": check_accounting,
     "support": check_support,
 }

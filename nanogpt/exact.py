@@ -41,7 +41,7 @@ class Branch:
 
     def categorical(self, probs: Tensor) -> int:
         """Each token of positive probability, on a branch of its own."""
-        check_probabilities(probs)
+        check_probabilities(probs.numpy())
         return self._choose([(i, p) for i, p in enumerate(probs.tolist()) if p > 0])
 
 

@@ -101,6 +101,33 @@ def lines(
 
 
 @mpl.rc_context(STYLE)
+def measured_beside_predicted(
+    curves: Mapping[str, tuple[Sequence, Sequence, Sequence, Sequence]],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    guess: float | None = None,
+    width: float = 8,
+    height: float = 3.8,
+) -> Picture:
+    """Of each curve (x, measured, (low, high) of each, predicted): points with bars, and a line."""
+    axes = picture(title, xlabel, ylabel, width, height)
+    for (label, (x, measured, spread, predicted)), (colour, dash, marker, _) in zip(
+        curves.items(), SERIES, strict=False
+    ):
+        low, high = np.transpose(spread)
+        bars = [np.subtract(measured, low), np.subtract(high, measured)]
+        axes.plot(x, predicted, color=colour, linestyle=dash, label=f"{label}, predicted")
+        points = {"color": colour, "marker": marker, "linestyle": "", "capsize": 3}
+        axes.errorbar(x, measured, np.maximum(bars, 0), label=f"{label}, measured", **points)
+    axes.axhline(1, color=GREY, linewidth=0.8)
+    draw_guess(axes, guess)
+    axes.set_ylim(0)
+    axes.figure.legend(loc="outside lower left", ncols=2)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
 def bars(
     labels: Sequence[str],
     ys: Mapping[str, Sequence[float]],

@@ -15,11 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanogpt.checks import Decoder, Watched
+from nanogpt.drafts import transformer
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource
 
 PACKAGE = Path(__file__).resolve().parent
-MODULES = ("cache", "model", "sampling", "generate", "speculative")  # in the order of their imports
+MODULES = (  # in the order of their imports
+    "cache",
+    "model",
+    "sampling",
+    "generate",
+    "drafts/transformer",
+    "speculative",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ BUGS = [
         "residual(target_probs[i], draft_probs[i])", "target_probs[i]",
         "exact", "romsto/Speculative-Decoding"),
     Bug(2, "residual not clamped at 0: the sign is dropped", "biased", "speculative",
-        "(p - q).clamp(min=0)", "(p - q).abs()", "exact"),
+        "(p - q).relu()", "(p - q).abs()", "exact"),
     Bug(3, "p where q belongs in the residual, so that it is empty and falls back to p", "biased",
         "speculative", "residual(target_probs[i], draft_probs[i])",
         "residual(target_probs[i], target_probs[i])", "exact", "a widely read tutorial"),
@@ -102,6 +111,13 @@ BUGS = [
         "if self.temperature == 0:\n",
         "if self.temperature == 0:\n            return torch.softmax(logits, dim=-1)\n",
         "greedy", "romsto/Speculative-Decoding"),
+    Bug(20, "a stop rule looks at a drafted token, discards it, and p is sampled instead", "biased",
+        "speculative", "        draft_probs.append(q)\n        tokens.append(rng.categorical(q))\n",
+        "        token = rng.categorical(q)\n"
+        "        if q[token] < 0.3:\n"
+        "            break\n"
+        "        draft_probs.append(q)\n        tokens.append(token)\n",
+        "exact", "by enumeration"),
     Bug(21, "u <= p/q accepts a token of probability 0 at u = 0", "biased", "sampling",
         "self._uniforms.random() < probability", "self._uniforms.random() <= probability",
         "support", "sgl-project/sglang#35771"),
@@ -109,6 +125,19 @@ BUGS = [
         "ranked.cumsum(-1) - ranked < self.top_p",
         "(ranked.cumsum(-1) < self.top_p) | (ranked == ranked[..., :1])",
         "exact", "shreyansh26/Speculative-Decoding"),
+    Bug(23, "the draft's cache is not rewound after a rejection", "slow", "drafts/transformer",
+        "if kept < len(self.tokens):", "if kept < 0:", "draft"),
+    Bug(24, "the draft's cache misses the last accepted token", "slow", "drafts/transformer",
+        "torch.tensor([context[kept:]]", "torch.tensor([context[kept:][-1:]]",
+        "draft", "vllm-project/vllm#9730"),
+    Bug(25, "the draft's positions are one ahead", "slow", "drafts/transformer",
+        "self.model(idx, past_kvs=self.past_kvs)",
+        "self.model(\n            idx, past_kvs=self.past_kvs, "
+        "pos=torch.arange(kept + 1, kept + 1 + idx.shape[1])\n        )",
+        "draft", "sgl-project/sglang#25015"),
+    Bug(26, "the draft sees a shorter context than it may", "slow", "drafts/transformer",
+        "context[window_start(len(context), self.model.config.block_size) :]", "context[-2:]",
+        "draft"),
     Bug(27, "a stop token inside an accepted block is ignored", "error", "speculative",
         "accepted.index(stop_token) + 1 if stop_token in accepted else len(accepted)",
         "len(accepted)", "accounting", "huggingface/transformers#47912"),
@@ -160,7 +189,7 @@ def of_class(target, model_class: type):
 
 def mutant(bug: Bug) -> Decoder:
     """A decoder with the bug in it: all modules of the loop run again, one of them edited."""
-    names: dict = {"__name__": __name__}
+    names: dict = {**vars(transformer), "__name__": __name__}
     for module in MODULES:
         code = compile(
             edited(bug, module),
@@ -172,6 +201,9 @@ def mutant(bug: Bug) -> Decoder:
 
     def generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng, **kwargs):
         target = of_class(target, names["GPTLanguageModel"])
+        if isinstance(draft, TransformerDraft):
+            model = of_class(draft.model, names["GPTLanguageModel"])
+            draft = names["TransformerDraft"](model)
         sampling = names["Sampling"](**dataclasses.asdict(sampling))
         if isinstance(rng, RandomSource):
             rng.__class__ = names["RandomSource"]

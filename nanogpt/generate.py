@@ -117,7 +117,7 @@ def restart_if_full(
     return prefill(target, tokens[-1 - block_size // 2 : -1]), 1
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def autoregressive_generate(
     target: GPTLanguageModel,
     prompt_tokens: Sequence[int],

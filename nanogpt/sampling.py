@@ -7,7 +7,6 @@ exactness is the product.
 from __future__ import annotations
 
 import bisect
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,12 +44,13 @@ class Sampling:
 
     def probs(self, logits: Tensor) -> Tensor:
         """logits (..., V), any float type and device -> probabilities (..., V), float64, CPU."""
-        logits = logits.detach().to("cpu", torch.float64)
+        logits = logits.detach().cpu()
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
         if self.temperature != 1:  # below the best one first, so that no temperature overflows
+            logits = logits.double()
             logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
-        probs = torch.softmax(logits, dim=-1)
+        probs = torch.softmax(logits, dim=-1, dtype=torch.float64)
         if self.top_k is not None:
             probs = keep(probs, lambda ranked: torch.arange(ranked.shape[-1]) < self.top_k)
         if self.top_p is not None and self.top_p < 1:
@@ -59,14 +59,9 @@ class Sampling:
 
     def of_probs(self, probs: Tensor) -> Tensor:
         """The same rule for probabilities (..., V) instead of logits; those of 0 stay 0."""
-        if self == Sampling():
+        if self.temperature == 1 and self.top_k is None and self.top_p is None:
             return probs
-        return once_per_row(reshaped, self, probs)
-
-
-def reshaped(sampling: Sampling, probs: Tensor) -> Tensor:
-    """`sampling` applied to probabilities: the softmax of log q is q."""
-    return sampling.probs(probs.log())
+        return self.probs(probs.log())  # the softmax of log q is q
 
 
 def keep(probs: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
@@ -106,33 +101,36 @@ class RandomSource:
 
         Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
         """
-        cdf = once_per_row(cumulative, probs)
+        cdf = cumulative(probs)
         u = self._uniforms.random() * cdf[-1]  # cdf[-1] is 1 but for rounding
         return bisect.bisect_right(cdf, u)
 
 
-def cumulative(probs: Tensor) -> list[float]:
-    """The running sums of probs (V,), which must be probabilities."""
-    check_probabilities(probs)
-    return np.cumsum(probs.numpy()).tolist()
+def cumulative(probs: Tensor) -> np.ndarray:
+    """The running sums of probs (V,). Raises ValueError if they are no probabilities."""
+    version, cdf = getattr(probs, "cdf", (None, None))
+    if cdf is None or version != probs._version:  # not of table_rows, or changed since
+        p = probs.numpy()
+        cdf = p.cumsum()
+        if not (p.min() >= 0 and abs(cdf[-1] - 1) <= TOLERANCE):
+            check_probabilities(p)
+    return cdf
 
 
-def once_per_row(compute: Callable, *given):
-    """compute(*given), remembered: the rows of a draft's table come up again and again.
+def table_rows(table: Tensor) -> list[Tensor]:
+    """The rows of a draft's table (N, V), each with its running sums, which are made once.
 
-    The last of `given` is a tensor; changing it in place makes it another one.
+    Raises ValueError if a row is no distribution.
     """
-    return _remembered(compute, given[-1].is_inference() or given[-1]._version, *given)
+    check_probabilities(table.numpy())
+    rows = list(table.unbind())
+    for row, cdf in zip(rows, table.numpy().cumsum(axis=-1), strict=True):
+        row.cdf = (table._version, cdf)
+    return rows
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _remembered(compute: Callable, version: int, *given):
-    return compute(*given)
-
-
-def check_probabilities(probs: Tensor) -> None:
-    """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
-    p = probs.numpy()  # on so few numbers, faster than tensor operations
+def check_probabilities(p: np.ndarray) -> None:
+    """Raise ValueError unless p (..., V) are non-negative and sum to 1 within 1e-6."""
     if not p.min(initial=0) >= 0:  # NaN fails this too
         raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
     off = np.abs(p.sum(axis=-1) - 1).max(initial=0)

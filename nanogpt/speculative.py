@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,8 +60,8 @@ def verify_candidates(
     Returns target_probs (K+1, V), row i being p after the current token and the first i
     candidates, and the cache with all K+1 tokens in it.
     """
-    idx = torch.tensor([[current_token, *candidates]], device=target.device)  # (1, K+1)
-    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    idx = torch.from_numpy(np.array([[current_token, *candidates]], dtype=np.int64))  # (1, K+1)
+    logits, _, new_kvs = target(idx.to(target.device), past_kvs=past_kvs)
     return sampling.probs(logits[0]), new_kvs
 
 
@@ -74,9 +75,8 @@ def accept_reject(
     rejected, a bonus token is drawn from the last row of p.
     Raises ValueError if a distribution is none, or a candidate has q = 0.
     """
-    check_probabilities(draft_probs)
-    check_probabilities(target_probs)
     p, q = target_probs.numpy(), draft_probs.numpy()  # reading a number from an array is cheap
+    check_probabilities(np.concatenate([p, q]))
     for i, token in enumerate(candidates):
         if q[i, token] == 0:
             raise ValueError(
@@ -93,13 +93,13 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
     p itself where p and q differ by no more than rounding, so that nothing is left.
     """
-    excess = (p - q).clamp(min=0)
-    total = excess.sum()
+    excess = (p - q).relu()
+    total = float(excess.sum())
     return excess / total if total > 0 else p
 
 
 def check_draft(draft, K: int | Policy, vocab_size: int) -> None:
-    """Raise ValueError unless K is a whole number from 1 or a policy, and the vocabularies are of one size."""
+    """Raise ValueError unless K is a whole number from 1 or a policy, and vocabularies agree."""
     if not callable(K) and (isinstance(K, bool) or not isinstance(K, int) or K < 1):
         raise ValueError(f"K is {K!r}; it must be a whole number from 1, or a policy")
     if draft.vocab_size != vocab_size:
@@ -109,6 +109,7 @@ def check_draft(draft, K: int | Policy, vocab_size: int) -> None:
         )
 
 
+@torch.inference_mode()
 def speculative_generate(
     target: GPTLanguageModel,
     draft,

@@ -1,0 +1,135 @@
+"""Makes the shipped drafts, from the shipped target: an n-gram tree, two transformers, a stop rule.
+
+    python data/make_drafts.py                 all of them
+    python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop
+
+The target writes six million characters, 512 texts side by side, and its probabilities are kept.
+That takes most of the time, and 3 GB of memory; a few more while the tree is made.
+"""
+
+import sys
+import time
+
+import numpy as np
+import torch
+from tqdm import tqdm, trange
+
+from nanogpt import adaptive, checkpoint
+from nanogpt.cache import cache_length
+from nanogpt.data import DATA_DIR, load_corpus, train_val_split
+from nanogpt.drafts import ngram, transformer
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.model import GPTLanguageModel
+from nanogpt.train import evaluate, make_optimizer, train
+
+TEXTS, LENGTH = 512, 12_000
+ORDER, NODES = 8, 60_000  # of the tree
+STEPS = 4000  # of a transformer
+
+
+@torch.no_grad()
+def write_texts(target, texts: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Texts by the target, and its p of each token but the first.
+
+    Returns tokens (texts, length) uint8 and probabilities (texts, length-1, V) float16.
+    """
+    target, V = FusedLanguageModel(target), target.config.vocab_size
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.empty(texts, length, dtype=torch.int64)
+    probs = np.empty((length - 1, texts, V), dtype=np.float16)
+    tokens[:, 0] = torch.randint(V, (texts,), generator=generator)
+    past_kvs, half = None, target.config.block_size // 2
+    for i in trange(length - 1, desc="texts by the target"):
+        if cache_length(past_kvs) == target.config.block_size:
+            _, _, past_kvs = target(tokens[:, i - half : i])  # the decoders' restart
+        logits, _, past_kvs = target(tokens[:, i : i + 1], past_kvs=past_kvs)
+        p = torch.softmax(logits[:, 0], dim=-1)  # (texts, V)
+        tokens[:, i + 1] = torch.multinomial(p, 1, generator=generator)[:, 0]
+        probs[i] = p.numpy()
+    return tokens.numpy().astype(np.uint8), probs.transpose(1, 0, 2)
+
+
+def make_ngram(target, tokenizer) -> None:
+    started = time.monotonic()
+    tokens, probs = write_texts(target, TEXTS, LENGTH, seed=1)
+    parents, edges, means = ngram.distil_ngrams(tokens, np.ascontiguousarray(probs), ORDER, NODES)
+    facts = {
+        "target": checkpoint.read_header(checkpoint.TARGET)["facts"]["val_loss"],
+        "texts": TEXTS,
+        "characters": tokens.size,
+        "order": ORDER,
+        "nodes": len(parents),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, means)
+
+
+def make_transformer(target, tokenizer, distilled: bool) -> None:
+    torch.manual_seed(1)
+    model = GPTLanguageModel(transformer.SMALL)
+    optimizer, corpus = make_optimizer(model), load_corpus()
+    data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    started = time.monotonic()
+    if distilled:
+        texts, _ = write_texts(target, 256, 4000, seed=2)
+        data = torch.from_numpy(texts.reshape(-1).astype(np.int64))
+        updates = transformer.distil(model, target, optimizer, data, STEPS)
+    else:
+        updates = train(model, optimizer, data, STEPS)
+    for _ in tqdm(updates, total=STEPS, desc="distilled" if distilled else "trained"):
+        pass
+    facts = {
+        "steps": STEPS,
+        "seconds": round(time.monotonic() - started, 1),
+        "val_loss": evaluate(model, held_out),
+        "corpus": "the target's own texts" if distilled else corpus.name,
+    }
+    path = transformer.DISTILLED if distilled else transformer.TRAINED
+    checkpoint.save(path, model, tokenizer, facts)
+    print(path.relative_to(DATA_DIR), facts)
+
+
+def make_stop(target, positions: int = 50_000) -> None:
+    """Fit the stop rule to how much of q the target shares, on texts that the tree has not seen."""
+    tokens, probs = write_texts(target, 64, 1000, seed=3)
+    draft = ngram.load()
+    choose = np.random.default_rng(0)
+    x, alpha = [], []
+    for text, i in zip(
+        choose.integers(len(tokens), size=positions).tolist(),
+        choose.integers(32, tokens.shape[1] - 1, size=positions).tolist(),
+        strict=True,
+    ):
+        q = draft.get_probs(tokens[text, max(0, i - 32) : i + 1].tolist())
+        p = probs[text, i].astype(float)
+        x.append(adaptive.features(q))
+        alpha.append(np.minimum(p / p.sum(), q.numpy()).sum())
+    x, alpha = torch.tensor(x, dtype=torch.float64), torch.tensor(alpha, dtype=torch.float64)
+    stop = adaptive.fit_stop(x, alpha)
+    facts = {"positions": positions, "alpha": float(alpha.mean())}
+    adaptive.save_stop(stop, facts)
+    print(f"α {facts['alpha']:.4f}; weights {stop.weights}")
+
+
+def main(names: list[str]) -> None:
+    target, tokenizer = checkpoint.load()
+    makers = {
+        "ngram": lambda: make_ngram(target, tokenizer),
+        "trained": lambda: make_transformer(target, tokenizer, distilled=False),
+        "distilled": lambda: make_transformer(target, tokenizer, distilled=True),
+        "stop": lambda: make_stop(target),
+    }
+    unknown = set(names) - set(makers)
+    if unknown:
+        raise ValueError(
+            f"no draft is called {', '.join(sorted(unknown))}; use {', '.join(makers)}"
+        )
+    for name in names or makers:
+        makers[name]()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"error: {error}") from None

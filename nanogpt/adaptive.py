@@ -1,0 +1,148 @@
+"""Draft lengths chosen while decoding: policies to hand to `speculative_generate` as its K.
+
+A policy is asked before each round, policy(rounds so far), and returns the most tokens to draft and
+`more`, which is asked before each draw, more(q, n), whether to make it. Neither ever sees a token
+that may be dropped again. That keeps the output exact: a rule that looks at a drawn token, and then
+leaves it out, is biased.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanogpt import checkpoint
+from nanogpt.data import DATA_DIR
+from nanogpt.speculative import Policy
+from nanogpt.theory import best_K
+
+MOST = 16  # tokens drafted in a round
+STOP = DATA_DIR / "checkpoints" / "stop.safetensors"
+
+
+def by_acceptance(
+    draft: float, verify: Callable[[int], float], rest: float = 0.0, memory: int = 12
+) -> Policy:
+    """The K that the speed-up equation calls best at the α of the last `memory` rounds.
+
+    draft, verify, rest: the costs of nanogpt.theory.best_K. Before anything is known, α is taken
+    as 0.75: three of four imagined candidates accepted.
+    """
+    best = [best_K(i / 100, draft, verify, rest, MOST) for i in range(101)]
+
+    def policy(rounds):
+        examined, accepted = 4, 3
+        for r in rounds[-memory:]:
+            examined += min(len(r.accepted), len(r.candidates))
+            accepted += len(r.accepted) - 1
+        return best[round(100 * accepted / examined)], None
+
+    return policy
+
+
+def draft_entropy(q: Tensor) -> float:
+    """The entropy of q (V,) in nats: 0 where the draft is sure, log V where it knows nothing."""
+    q = q.numpy()
+    return -float(q @ np.log(np.maximum(q, 1e-300)))
+
+
+def by_entropy(budget: float) -> Policy:
+    """Drafts while the entropies of the drafted tokens' q add up to at most `budget` nats.
+
+    At least 1 token and at most 16. (Stopping by the draft's entropy: AdaEDL, Agrawal et al. 2024.)
+    """
+
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return MOST, more
+
+    return policy
+
+
+def features(q: Tensor) -> tuple[float, float, float]:
+    """What the learned stop sees of q (V,): 1, the largest probability, the sum of squares."""
+    q = q.numpy()
+    return 1.0, float(q.max()), float(q @ q)
+
+
+class StopRule:
+    """Predicts from q alone how likely a token drawn from it is accepted: a logistic function.
+
+    weights (3,): of `features`.
+    """
+
+    def __init__(self, weights: list[float]):
+        self.weights = weights
+
+    def __call__(self, q: Tensor) -> float:
+        known, predicted = getattr(q, "predicted", (None, 0.0))
+        if known is not self:
+            score = sum(w * x for w, x in zip(self.weights, features(q), strict=True))
+            predicted = 1 / (1 + math.exp(-score))
+        return predicted
+
+    def prepare(self, rows: list[Tensor]) -> None:
+        """Predict for the rows of a table now, so that decoding only has to look it up."""
+        for q in rows:
+            q.predicted = (self, self(q))
+
+
+def fit_stop(x: Tensor, alpha: Tensor, steps: int = 30) -> StopRule:
+    """The stop rule of the largest likelihood, by Newton's method.
+
+    x (N, 3): features; alpha (N,): how likely each was accepted, Σ min(p, q). Logistic regression
+    on probabilities instead of outcomes, so that no sampling noise is in it.
+    """
+    weights = torch.zeros(x.shape[1], dtype=torch.float64)
+    for _ in range(steps):
+        predicted = torch.sigmoid(x @ weights)
+        gradient = x.T @ (alpha - predicted)
+        curvature = (x * (predicted * (1 - predicted))[:, None]).T @ x
+        weights += torch.linalg.solve(curvature, gradient)
+    return StopRule(weights.tolist())
+
+
+def by_prediction(stop: Callable[[Tensor], float], least: float) -> Policy:
+    """Drafts while all drafted tokens are accepted with a predicted probability of `least` or more.
+
+    At least 1 token and at most 16 (after SpecDec++, Huang et al. 2024). The `least` that pays is
+    the cost of one more token times the tokens per unit of time that decoding reaches anyway.
+    """
+
+    def policy(rounds):
+        joint = 1.0
+
+        def more(q, n):
+            nonlocal joint
+            joint *= stop(q)
+            return n == 0 or joint >= least
+
+        return MOST, more
+
+    return policy
+
+
+def save_stop(stop: StopRule, facts: dict, path: Path = STOP) -> None:
+    """Write a stop rule and the facts of its fit."""
+    weights = torch.tensor(stop.weights, dtype=torch.float64)
+    checkpoint.save_tensors(path, {"weights": weights}, {"facts": facts})
+
+
+def load_stop(path: Path = STOP) -> StopRule:
+    """The stop rule in a file.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
+    """
+    _, tensors = checkpoint.load_tensors(path, "python data/make_drafts.py stop")
+    return StopRule(tensors["weights"].tolist())

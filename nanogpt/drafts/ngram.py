@@ -1,0 +1,206 @@
+"""The n-gram draft: what follows the last few tokens, counted or learned from the target.
+
+Contexts of every length up to an order form a tree: a node's parent is its context without the
+oldest token. The longest context that the tree knows decides. Its row mixes what was seen behind it
+with its parent's row (back-off).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanogpt import checkpoint
+from nanogpt.data import DATA_DIR, CharTokenizer
+from nanogpt.sampling import table_rows
+
+DISTILLED = DATA_DIR / "checkpoints" / "ngram.safetensors"
+
+
+class NGramDraft:
+    """Guesses the next token from the longest context that it knows.
+
+    Node 0 is the empty context, and parents come before their children. `parents`, `tokens` (N,):
+    node i is the context of node parents[i] with tokens[i] put before it; `table` (N, V): row i is
+    q after node i. Rows become float64 when they are first asked for.
+    """
+
+    def __init__(self, parents: np.ndarray, tokens: np.ndarray, table: Tensor):
+        self.table, self.vocab_size = table, table.shape[-1]
+        self.rows: list[Tensor | None] = [None] * len(table)
+        nodes = [({}, i) for i in range(len(table))]  # of each: its children by token, its number
+        edges = zip(nodes, parents.tolist(), tokens.tolist(), strict=True)
+        for node, parent, token in itertools.islice(edges, 1, None):
+            nodes[parent][0][token] = node
+        self.root = nodes[0]
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, all of which may be read."""
+        children, i = self.root
+        for token in reversed(context):
+            longer = children.get(token)
+            if longer is None:
+                break
+            children, i = longer
+        if self.rows[i] is None:
+            self.rows[i] = self.table[i].double()
+        return self.rows[i]
+
+
+def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
+    """(B, T-n+1): the last n tokens up to each place as one number, the newest token first.
+
+    So a context's number divided by vocab_size is that of the context without its oldest token.
+    tokens (B, T) int64; n at most 9, lest the number of a context and its follower pass 64 bits.
+    """
+    T = tokens.shape[1]
+    keys = np.zeros((len(tokens), T - n + 1), dtype=np.int64)
+    for back in range(n):
+        keys = keys * vocab_size + tokens[:, n - 1 - back : T - back]
+    return keys
+
+
+def link(contexts: list[np.ndarray], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """`parents` and `tokens` of the tree of these contexts.
+
+    contexts[n]: the numbers of its contexts of n tokens, in order; contexts[0] is [0].
+    """
+    parents, tokens, before = [np.zeros(1, int)], [np.zeros(1, int)], 0
+    for shorter, keys in itertools.pairwise(contexts):
+        parents.append(before + np.searchsorted(shorter, keys // vocab_size))
+        tokens.append(keys % vocab_size)  # the oldest token
+        before += len(shorter)
+    return np.concatenate(parents), np.concatenate(tokens)
+
+
+def back_off(parents, sizes, followers, weights, backoff, vocab_size: int) -> Tensor:
+    """The table (N, V) float32: q(x) ∝ weight(x) + backoff · q_parent(x), level by level.
+
+    sizes (N,): how many entries of `followers` and `weights` each node has; backoff (N,). The
+    parent of the root is the even distribution.
+    """
+    rows = np.repeat(np.arange(len(parents)), sizes)
+    table = np.zeros((len(parents), vocab_size), dtype=np.float32)
+    table[rows, followers] = weights
+    table[0] = table[0] + backoff[0] / vocab_size
+    table[0] /= table[0].sum()
+    first = 1
+    while first < len(parents):
+        last = int(np.searchsorted(parents, first))  # those whose parents are done
+        level = slice(first, last)
+        table[level] += backoff[level, None] * table[parents[level]]
+        table[level] /= table[level].sum(-1, keepdims=True)
+        first = last
+    return torch.from_numpy(table)
+
+
+def count_ngrams(
+    train_data: Tensor, vocab_size: int, order: int, smoothing: float = 1.0
+) -> NGramDraft:
+    """The draft of contexts up to `order` tokens, by counts, smoothed as by Witten and Bell.
+
+    A context seen with u different followers mixes its counts with smoothing · u times its parent's
+    row (at 1: Witten and Bell 1991, method C). train_data (N,) int64.
+    Raises ValueError for an order outside 0 … 9.
+    """
+    if not 0 <= order <= 9:
+        raise ValueError(f"order is {order}; it must be from 0 to 9 tokens of context")
+    text = train_data.numpy()[None]  # (1, N)
+    contexts, sizes, followers, counts = [], [], [], []
+    for n in range(order + 1):
+        pairs = context_keys(text[:, :-1], n, vocab_size) * vocab_size + text[:, n:]
+        pairs, count = np.unique(pairs, return_counts=True)  # each context with each follower
+        keys, size = np.unique(pairs // vocab_size, return_counts=True)
+        contexts.append(keys)
+        sizes.append(size)
+        followers.append(pairs % vocab_size)
+        counts.append(count)
+    parents, tokens = link(contexts, vocab_size)
+    sizes, followers, counts = (np.concatenate(x) for x in (sizes, followers, counts))
+    table = back_off(parents, sizes, followers, counts, smoothing * sizes, vocab_size)
+    return NGramDraft(parents, tokens, table)
+
+
+def mean_probs(
+    keys: np.ndarray, probs: np.ndarray, least: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The contexts that occur `least` times or more, and the mean of `probs` behind each.
+
+    keys (M,), probs (M, V) -> contexts (U,) in order, means (U, V) float32, counts (U,).
+    """
+    order = np.argsort(keys, kind="stable")
+    contexts, counts = np.unique(keys, return_counts=True)
+    order = order[np.repeat(counts >= least, counts)]
+    contexts, counts = contexts[counts >= least], counts[counts >= least]
+    if len(contexts) == 0:
+        return contexts, np.zeros((0, probs.shape[-1]), np.float32), counts
+    sums = np.add.reduceat(probs[order].astype(np.float32), np.cumsum(counts) - counts)
+    return contexts, sums / counts[:, None], counts
+
+
+def distil_ngrams(
+    tokens: np.ndarray, target_probs: np.ndarray, order: int, nodes: int, least: int = 4
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The contexts that buy most, with the target's own mean p behind each, for NGramDraft.
+
+    tokens (B, T): texts; target_probs (B, T-1, V): the target's p of each token but the first. What
+    a context buys is how often it occurs times how far (in total variation) its p is from its
+    parent's: the acceptances lost without it. The best `nodes` are kept, and their parents;
+    contexts seen fewer than `least` times are not looked at.
+    Returns parents (N,), tokens (N,), means (N, V).
+    """
+    V = target_probs.shape[-1]
+    contexts = [np.zeros(1, int)]
+    means, gains = [target_probs.mean((0, 1), dtype=float)[None]], [np.full(1, np.inf)]
+    for n in range(1, order + 1):
+        keys, probs = context_keys(tokens[:, :-1].astype(int), n, V), target_probs[:, n - 1 :]
+        here, mean, counts = mean_probs(keys.ravel(), probs.reshape(-1, V), least)
+        parent = means[-1][np.searchsorted(contexts[-1], here // V)]
+        mean = (mean * counts[:, None] + parent) / (counts[:, None] + 1)  # a few are not many
+        contexts.append(here)
+        means.append(mean)
+        gains.append(counts * np.abs(mean - parent).sum(-1) / 2)
+    dear = np.sort(np.concatenate(gains))[-nodes:][0]
+    kept = [gain >= dear for gain in gains]
+    for n in range(order, 0, -1):  # a node's parent stays with it
+        kept[n - 1] |= np.isin(contexts[n - 1], contexts[n][kept[n]] // V)
+    contexts, means = ([x[k] for x, k in zip(xs, kept, strict=True)] for xs in (contexts, means))
+    return *link(contexts, V), np.concatenate(means)
+
+
+def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, means) -> None:
+    """Write a distilled draft: its rows in whole 255ths, what is too rare for one left out."""
+    weights = np.round(means * 255).astype(np.uint8)
+    arrays = {
+        "children": np.bincount(parents[1:], minlength=len(parents)),
+        "tokens": tokens,
+        "sizes": (weights > 0).sum(-1),
+        "followers": np.nonzero(weights)[1],
+        "weights": weights[weights > 0],
+    }
+    tensors = {name: torch.from_numpy(array.astype(np.uint8)) for name, array in arrays.items()}
+    checkpoint.save_tensors(path, tensors, {"vocabulary": tokenizer.chars, "facts": facts})
+
+
+def load(path: Path = DISTILLED) -> NGramDraft:
+    """The distilled draft in a file. What was left out of a row is taken from its parent's.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
+    """
+    header, tensors = checkpoint.load_tensors(path, "python data/make_drafts.py")
+    children, tokens, sizes, followers, weights = (
+        tensors[name].numpy().astype(int)
+        for name in ("children", "tokens", "sizes", "followers", "weights")
+    )
+    parents = np.concatenate([[0], np.repeat(np.arange(len(children)), children)])
+    used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
+    backoff = np.maximum(255 - used, 0)
+    table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
+    draft = NGramDraft(parents, tokens, table.double())
+    draft.rows = table_rows(draft.table)  # all at once
+    return draft

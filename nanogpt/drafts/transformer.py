@@ -1,0 +1,103 @@
+"""A small transformer as the draft, with a cache of its own.
+
+It is a GPTLanguageModel like the target, with fewer layers, trained on the same text or distilled
+from the target's probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nanogpt import checkpoint
+from nanogpt.cache import trim_kv_cache
+from nanogpt.data import DATA_DIR, get_batch
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.sampling import Sampling
+from nanogpt.train import learning_rate
+
+TRAINED = DATA_DIR / "checkpoints" / "transformer_trained.safetensors"
+DISTILLED = DATA_DIR / "checkpoints" / "transformer_distilled.safetensors"
+SMALL = GPTConfig(n_layer=1, n_head=2)  # of the shipped ones: 66,432 parameters
+
+
+class TransformerDraft:
+    """Guesses with a model, which reads only the tokens that it has not read yet.
+
+    `tokens` are those that its cache holds. Asked about a context, it keeps what the two have in
+    common from the start, drops the rest, and reads on: a rejected token needs no protocol of its
+    own. A context longer than the window is cut to a length that depends on its own length alone,
+    so that q depends on nothing but the context.
+    """
+
+    def __init__(self, model: GPTLanguageModel):
+        self.model, self.vocab_size = model, model.config.vocab_size
+        self.tokens: list[int] = []
+        self.past_kvs = None
+
+    @torch.no_grad()
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, at temperature 1."""
+        context = context[window_start(len(context), self.model.config.block_size) :]
+        kept = common_prefix(self.tokens, context[:-1])  # the last token is always read
+        if kept < len(self.tokens):
+            self.past_kvs = trim_kv_cache(self.past_kvs, kept, 0) if kept else None
+        idx = torch.tensor([context[kept:]], device=self.model.device)
+        logits, _, self.past_kvs = self.model(idx, past_kvs=self.past_kvs)
+        self.tokens = list(context)
+        return Sampling().probs(logits[0, -1])
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens a and b have in common from the start."""
+    for n, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return n
+    return min(len(a), len(b))
+
+
+def window_start(length: int, block_size: int) -> int:
+    """Where what a window sees of `length` tokens starts: at a multiple of half a window."""
+    half = max(1, block_size // 2)
+    return max(0, -(-(length - block_size) // half) * half)
+
+
+def distil(
+    model: GPTLanguageModel,
+    target: GPTLanguageModel,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+) -> Iterator[tuple[int, float]]:
+    """Train `model` to give the target's probabilities (Hinton et al. 2015); yield (updates, loss).
+
+    The loss is the cross-entropy of the model's q under the target's p, in nats: KL(p‖q) and the
+    entropy of p, which no training removes. tokens (N,): any text; the target's own is best.
+    """
+    model.train()
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, _ = get_batch(tokens, batch_size, model.config.block_size, generator)
+        with torch.no_grad():
+            p = torch.softmax(target(x)[0], dim=-1)  # (B, T, V)
+        loss = F.cross_entropy(model(x)[0].flatten(0, 1), p.flatten(0, 1))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, steps, peak)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield step + 1, loss.item()
+
+
+def load(path: Path = DISTILLED) -> TransformerDraft:
+    """A shipped draft: DISTILLED or TRAINED. Errors are those of checkpoint.load."""
+    model, _ = checkpoint.load(path, make_one="python data/make_drafts.py")
+    return TransformerDraft(model)
