@@ -35,7 +35,7 @@ from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import accept_reject, draft_tokens
+from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
 from nanogpt.theory import expected_tokens, speed_up
 
 PROMPT = 20  # characters
@@ -51,8 +51,13 @@ DRAFTS: dict[str, Callable] = {  # from the tokens to count and the vocabulary's
 }
 POLICIES = ("acceptance", "entropy", "learned")
 BEST = {"bigram": 3, "counts": 6, "lookup": 2, "suffix": 2, "transformer": 3}
-BEST |= {"transformer-distilled": 3, "distilled": 10}
-PARTS = {"draft": draft_tokens, "accept": accept_reject, "cache": trim_kv_cache}
+BEST |= {"transformer-distilled": 3, "distilled": 12}
+PARTS = {
+    "draft": draft_tokens,
+    "accept": accept_reject,
+    "cache": trim_kv_cache,
+    "prefill": prefill,
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Setting:
 TOUR = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
 TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
-TOUR += [Setting(target, "distilled", 10, T) for target in TARGETS for T in (0.0, 1.5)]
+TOUR += [Setting(target, "distilled", 12, T) for target in TARGETS for T in (0.0, 1.5)]
 
 
 class Timed:
@@ -91,14 +96,15 @@ class Timed:
 
 @dataclass(frozen=True)
 class Pair:
-    """One prompt, decoded both ways: seconds of each, and where the speculative ones went.
+    """One prompt, decoded both ways: seconds of each, and of the speculative one's target passes.
 
-    parts: seconds in the target's passes, the prefill's apart, and in each of PARTS.
+    shares: of the speculative seconds, in the prefill, in the other passes, and in PARTS.
     """
 
     plain_seconds: float
     seconds: float
-    parts: dict[str, float]
+    target_seconds: float
+    shares: dict[str, float]
     made: Generation
 
     @property
@@ -109,7 +115,7 @@ class Pair:
     @property
     def outside(self) -> float:
         """The share of the speculative seconds that was not spent in the target's passes."""
-        return 1 - (self.parts["prefill"] + self.parts["target"]) / self.seconds
+        return 1 - self.target_seconds / self.seconds
 
 
 def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
@@ -120,21 +126,24 @@ def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
 
 
 def measure(target, draft, prompt: list[int], n: int, K, sampling: Sampling, seed: int) -> Pair:
-    """Both decoders on one prompt, the autoregressive one first, n tokens each."""
+    """Both decoders on one prompt, the autoregressive one first, n tokens each.
+
+    Then the speculative one again, the same tokens from the same seed, with the clock on its parts.
+    """
     request = {"prompt_tokens": prompt, "max_new_tokens": n, "sampling": sampling}
     plain, _ = clock(lambda: autoregressive_generate(target, **request, rng=RandomSource(seed)))
-    timed = {name: Timed(part) for name, part in PARTS.items()}
-    passes, fills = Timed(target), Timed(prefill)
-    loop = decoder(
-        draft_tokens=timed["draft"],
-        accept_reject=timed["accept"],
-        trim_kv_cache=timed["cache"],
-        prefill=fills,
+    passes = Timed(target)
+    seconds, made = clock(
+        lambda: speculative_generate(passes, draft, K=K, **request, rng=RandomSource(seed))
     )
-    seconds, made = clock(lambda: loop(passes, draft, K=K, **request, rng=RandomSource(seed)))
-    parts = {name: part.seconds for name, part in timed.items()}
-    parts |= {"prefill": fills.seconds, "target": passes.seconds - fills.seconds}
-    return Pair(plain, seconds, parts, made)
+    parts = {name: Timed(part) for name, part in PARTS.items()}
+    loop = decoder(**{part.timed.__name__: part for part in parts.values()})
+    watched = Timed(target)
+    whole, _ = clock(lambda: loop(watched, draft, K=K, **request, rng=RandomSource(seed)))
+    fill = parts.pop("prefill").seconds
+    shares = {"prefill": fill / whole, "target": (watched.seconds - fill) / whole}
+    shares |= {name: part.seconds / whole for name, part in parts.items()}
+    return Pair(plain, seconds, passes.seconds, shares, made)
 
 
 def policy_of(K: int | str, target, draft):
@@ -221,24 +230,26 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     alpha = accepted / examined if examined else float("nan")
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)
-    parts = {name: sum(pair.parts[name] for pair in pairs) for name in pairs[0].parts}
-    drafted = sum(len(r.candidates) for r in rounds) / len(rounds)
-    fill = parts["prefill"]
-    unit = (sum(pair.plain_seconds for pair in pairs) - fill) / tokens  # one token, one pass
-    spent = {name: part / len(rounds) / unit for name, part in parts.items()}
-    rest = (seconds - fill) / len(rounds) / unit - spent["draft"] - spent["target"]
-    predicted = speed_up(
-        expected_tokens(alpha, round(drafted)), 1, spent["draft"], spent["target"], rest
-    )
-    shares = {name: part / seconds for name, part in parts.items()}
+    shares = {
+        name: sum(pair.shares[name] * pair.seconds for pair in pairs) / seconds
+        for name in pairs[0].shares
+    }
     shares["rest"] = 1 - sum(shares.values())
+    fill = shares["prefill"] * seconds
+    unit = (sum(pair.plain_seconds for pair in pairs) - fill) / tokens  # one token, one pass
+    K = sum(len(r.candidates) for r in rounds) / len(rounds)
+    per_round = {name: share * seconds / len(rounds) / unit for name, share in shares.items()}
+    verify = per_round.pop("target")
+    rest = sum(per_round.values()) - per_round["prefill"] - per_round["draft"]
+    tokens_expected = expected_tokens(alpha, round(K))
+    predicted = speed_up(tokens_expected, round(K), per_round["draft"] / round(K), verify, rest)
     return Row(
         setting,
         median(ratios),
         quartiles,
         predicted,
         alpha,
-        drafted,
+        K,
         median(pair.made.tokens_per_pass for pair in pairs),
         median(pair.outside for pair in pairs),
         shares,

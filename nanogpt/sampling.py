@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Probs = Tensor | np.ndarray  # float64 on the CPU
 TOLERANCE = 1e-6  # how far from 1 a sum of probabilities may be
 
 
@@ -96,7 +97,7 @@ class RandomSource:
             raise ValueError(f"probability is {probability}; it must be in [0, 1]")
         return bool(self._uniforms.random() < probability)
 
-    def categorical(self, probs: Tensor) -> int:
+    def categorical(self, probs: Probs) -> int:
         """A token drawn from probs (V,): the inverse CDF of u. Never one of probability 0.
 
         Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
@@ -106,11 +107,11 @@ class RandomSource:
         return bisect.bisect_right(cdf, u)
 
 
-def cumulative(probs: Tensor) -> np.ndarray:
+def cumulative(probs: Probs) -> np.ndarray:
     """The running sums of probs (V,). Raises ValueError if they are no probabilities."""
     version, cdf = getattr(probs, "cdf", (None, None))
     if cdf is None or version != probs._version:  # not of table_rows, or changed since
-        p = probs.numpy()
+        p = np.asarray(probs)
         cdf = p.cumsum()
         if not (p.min() >= 0 and abs(cdf[-1] - 1) <= TOLERANCE):
             check_probabilities(p)
@@ -122,15 +123,16 @@ def table_rows(table: Tensor) -> list[Tensor]:
 
     Raises ValueError if a row is no distribution.
     """
-    check_probabilities(table.numpy())
+    check_probabilities(table)
     rows = list(table.unbind())
     for row, cdf in zip(rows, table.numpy().cumsum(axis=-1), strict=True):
         row.cdf = (table._version, cdf)
     return rows
 
 
-def check_probabilities(p: np.ndarray) -> None:
-    """Raise ValueError unless p (..., V) are non-negative and sum to 1 within 1e-6."""
+def check_probabilities(probs: Probs) -> None:
+    """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
+    p = np.asarray(probs)
     if not p.min(initial=0) >= 0:  # NaN fails this too
         raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
     off = np.abs(p.sum(axis=-1) - 1).max(initial=0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from nanogpt.cache import KVCache, cache_length, trim_kv_cache
 from nanogpt.generate import Generation, Round, check_request, prefill, restart_if_full
 from nanogpt.model import GPTLanguageModel
-from nanogpt.sampling import RandomSource, Sampling, check_probabilities
+from nanogpt.sampling import Probs, RandomSource, Sampling, check_probabilities
 
 More = Callable[[Tensor, int], bool]
 Policy = Callable[[list[Round]], tuple[int, More | None]]
@@ -84,17 +84,17 @@ def accept_reject(
                 "says it cannot draw; return the q that the token was drawn from"
             )
         if not rng.bernoulli(min(1.0, p[i, token] / q[i, token])):
-            return [*candidates[:i], rng.categorical(residual(target_probs[i], draft_probs[i]))]
-    return [*candidates, rng.categorical(target_probs[len(candidates)])]
+            return [*candidates[:i], rng.categorical(residual(p[i], q[i]))]
+    return [*candidates, rng.categorical(p[len(candidates)])]
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
+def residual(p: Probs, q: Probs) -> Probs:
     """max(0, p - q) normalised, (V,): what p has more than q.
 
     p itself where p and q differ by no more than rounding, so that nothing is left.
     """
-    excess = (p - q).relu()
-    total = float(excess.sum())
+    excess = (p - q).clip(0)
+    total = excess.sum()
     return excess / total if total > 0 else p
 
 
