@@ -36,6 +36,8 @@ SERIES = [  # colour, dash and marker of the first, second … line or bar of a 
     (REJECTED, "--", "X", "//"),
     (ACCEPTED, "-.", "s", ".."),
     (DRAFT, ":", "D", "xx"),
+    (RESAMPLED, (0, (5, 1, 1, 1, 1, 1)), "^", "\\\\"),
+    (BONUS, (0, (1, 1)), "v", "++"),
 ]
 
 STYLE = {
