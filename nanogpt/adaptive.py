@@ -86,8 +86,8 @@ class StopRule:
         self.weights = weights
 
     def __call__(self, q: Tensor) -> float:
-        known, predicted = getattr(q, "predicted", (None, 0.0))
-        if known is not self:
+        rule, version, predicted = getattr(q, "predicted", (None, None, 0.0))
+        if rule is not self or version != q._version:  # not prepared, or changed since
             score = sum(w * x for w, x in zip(self.weights, features(q), strict=True))
             predicted = 1 / (1 + math.exp(-score))
         return predicted
@@ -95,7 +95,7 @@ class StopRule:
     def prepare(self, rows: list[Tensor]) -> None:
         """Predict for the rows of a table now, so that decoding only has to look it up."""
         for q in rows:
-            q.predicted = (self, self(q))
+            q.predicted = (self, q._version, self(q))
 
 
 def fit_stop(x: Tensor, alpha: Tensor, steps: int = 30) -> StopRule:

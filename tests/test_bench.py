@@ -1,33 +1,104 @@
 """The benchmark measures pairs, and says what it measured."""
 
+import json
 import re
+from dataclasses import replace
+from statistics import median
 
 import pytest
+import torch
 
-from nanogpt.bench import Pair, Timed, main, row
+from nanogpt import checkpoint
+from nanogpt.bench import (
+    BEST,
+    DRAFTS,
+    POLICIES,
+    TARGETS,
+    TOUR,
+    Pair,
+    Setting,
+    Timed,
+    calibrate,
+    cost_growth,
+    line,
+    main,
+    measure,
+    parse_arguments,
+    picture,
+    policy_of,
+    prompts_of,
+    settings_of,
+    summary,
+)
 from nanogpt.checks import random_draft, toy_target
-from nanogpt.generate import Generation
-from nanogpt.sampling import RandomSource
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts import ngram
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Generation, Round
+from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
+from nanogpt.theory import expected_tokens
 
 
-def test_it_prints_a_row_for_each_K(capsys):
-    main(["--K", "1", "3", "--pairs", "2", "--tokens", "10"])
-    lines = capsys.readouterr().out.splitlines()
-    assert re.search(r"bigram draft, counted in \d+\.\d\d s", lines[0])
-    assert [line.split()[0] for line in lines[-2:]] == ["1", "3"]
-    assert all("×" in line and "%" in line for line in lines[-2:])
+def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
+    out, png = tmp_path / "rows.json", tmp_path / "rows.png"
+    main(
+        "--draft bigram lookup --K 1 acceptance --pairs 2 --tokens 8 --temperature 0 1.5".split()
+        + [f"--json={out}", f"--picture={png}"]
+    )
+    printed = capsys.readouterr().out
+    assert re.search(r"bigram draft: built in \d+\.\d\d s", printed)
+    rows = [text.split() for text in printed.splitlines() if "│" in text][1:]
+    assert len(rows) == 2 * 2 * 2 * 2 == len(json.loads(out.read_text()))
+    assert {row[0] for row in rows} == set(TARGETS) and {row[2] for row in rows} == {
+        "1",
+        "acceptance",
+    }
+    assert all("×" in " ".join(row) and row[-1].endswith("%") for row in rows)
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tour_visits_what_it_must():
+    settings = settings_of(parse_arguments([]))
+    assert settings == list(dict.fromkeys(TOUR))
+    for target in TARGETS:
+        mine = [s for s in settings if s.target == target]
+        assert {s.draft for s in mine} == set(DRAFTS) == set(BEST)
+        assert {s.temperature for s in mine} == {0.0, 1.0, 1.5}
+        assert {1, 16, *POLICIES} <= {s.K for s in mine if s.draft == "distilled"}
+
+
+def test_the_best_draft_is_the_default():
+    settings = settings_of(parse_arguments(["--target", "fused"]))
+    assert settings == [Setting("fused", "distilled", BEST["distilled"], 1.0)]
+
+
+MADE = Generation(
+    [1, 2, 3, 4, 5],
+    [
+        Round([1, 2], torch.empty(0), torch.empty(0), [1, 2, 3], 0),
+        Round([4, 4], torch.empty(0), torch.empty(0), [4, 5], 3),
+    ],
+    1,
+)
+SHARES = {"prefill": 0.1, "target": 0.6, "draft": 0.1, "accept": 0.05, "cache": 0.05}
 
 
 def test_the_speed_up_and_the_time_outside_are_ratios_of_the_seconds():
-    pair = Pair(3.0, 2.0, 1.5, Generation([1, 2], [], 0))
+    pair = Pair(3.0, 2.0, 1.5, SHARES, MADE)
     assert pair.speed_up == 1.5 and pair.outside == 0.25
 
 
-def test_a_row_shows_the_median_pair():
-    made = speculative_generate(toy_target(7, 8), random_draft(7), [0, 1], 20, 2)
-    pairs = [Pair(ratio, 1.0, 0.8, made) for ratio in (1.0, 9.0, 2.0)]
-    assert row(2, pairs).split()[:2] == ["2", "2.00×"] and row(2, pairs).endswith("20%")
+def test_a_row_shows_the_median_pair_and_the_equations_prediction():
+    setting = Setting("fused", "bigram", 2, 1.0)
+    pairs = [Pair(ratio, 1.0, 0.7, SHARES, MADE) for ratio in (1.0, 9.0, 2.0)]
+    row = summary(setting, pairs)
+    assert row.speed_up == 2.0 and row.quartiles == (1.0, 9.0)
+    assert row.alpha == 3 / 4 and row.drafted == 2 and row.tokens_per_pass == 2.5
+    assert row.shares["rest"] == pytest.approx(0.1) and row.outside == pytest.approx(0.3)
+    plain = (1.0 + 9.0 + 2.0 - 0.3) / 15  # seconds per token, without the prefills
+    assert row.predicted == pytest.approx(expected_tokens(0.75, 2) / (0.9 * 3 / 6 / plain))
+    assert line(row).split()[:2] == ["fused", "bigram"] and "2.00×" in line(row)
 
 
 def test_a_timed_target_is_the_same_target():
@@ -37,9 +108,67 @@ def test_a_timed_target_is_the_same_target():
         speculative_generate(t, draft, [0], 20, 2, rng=RandomSource(1)) for t in (target, timed)
     ]
     assert same[0].tokens == same[1].tokens and timed.seconds > 0
+    assert timed.calls == same[1].target_passes + same[1].prefills
 
 
-@pytest.mark.parametrize("wrong", [["--pairs=0"], ["--tokens=0"], ["--K=0"], ["--temperature=-1"]])
+def test_a_pair_is_measured_on_the_same_text():
+    target, draft = toy_target(7, 32), random_draft(7)
+    pair = measure(target, draft, [0, 1], 20, 3, Sampling(), 5)
+    same = speculative_generate(target, draft, [0, 1], 20, 3, Sampling(), RandomSource(5))
+    assert pair.made.tokens == same.tokens
+    assert 0 < pair.target_seconds < pair.seconds and pair.plain_seconds > 0
+    assert set(pair.shares) == set(SHARES)
+    assert all(0 < s < 1 for s in pair.shares.values()) and sum(pair.shares.values()) < 1
+
+
+def test_costs_are_positive_and_a_policy_is_made_of_them():
+    target, draft = toy_target(7, 128), random_draft(7)
+    costs = calibrate(target, draft)
+    assert costs.keys() == {"draft", "verify", "rest"} and costs["draft"] > 0 < costs["rest"]
+    for name in POLICIES:
+        most, _ = policy_of(name, target, draft)([])
+        assert 1 <= most <= 16
+    assert policy_of(4, target, draft) == 4
+
+
+def test_prompts_are_spread_over_the_text():
+    prompts = prompts_of(torch.arange(1000), 4)
+    assert [prompt[0] for prompt in prompts] == [0, 245, 490, 735]
+    assert all(len(prompt) == 20 for prompt in prompts)
+    with pytest.raises(ValueError, match="do not fit"):
+        prompts_of(torch.arange(30), 20)
+
+
+def test_a_picture_needs_a_number():
+    row = summary(Setting("fused", "bigram", "entropy", 1.0), [Pair(1, 1, 0.7, SHARES, MADE)])
+    with pytest.raises(ValueError, match="no row to draw"):
+        picture([row])
+    assert picture([row, replace(row, setting=Setting("fused", "bigram", 2, 1.0))])
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--pairs=0"], ["--tokens=0"], ["--K=0"], ["--temperature=-1"], ["--K", "2", "-1"]]
+)
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError):
         main(wrong)
+
+
+@pytest.mark.slow
+def test_the_bars_of_the_design_hold():
+    """On a quiet machine: about a minute. Times are not tested where others run beside it."""
+    torch.set_num_threads(1)
+    target, tokenizer = checkpoint.load()
+    _, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
+    draft = ngram.load()
+    for model, speed, outside in ((target, 3.3, 0.15), (FusedLanguageModel(target), 3.0, 0.25)):
+        measure(model, draft, [0, 1, 2], 50, 12, Sampling(), 0)
+        pairs = [
+            measure(model, draft, prompt, 100, 12, Sampling(), seed)
+            for seed, prompt in enumerate(prompts_of(held_out, 20))
+        ]
+        row = summary(Setting("", "", 12, 1.0), pairs)
+        assert row.speed_up >= speed and row.outside <= outside, row
+        assert abs(row.predicted / row.speed_up - 1) <= 0.15, row
+    growth = median(cost_growth(FusedLanguageModel(target)) for _ in range(3))
+    assert growth <= 1.15

@@ -48,7 +48,8 @@ class NGramDraft:
                 break
             children, i = longer
         if self.rows[i] is None:
-            self.rows[i] = self.table[i].double()
+            q = self.table[i].double()
+            self.rows[i] = q / q.sum()  # to the last bit of float64: the claimed q is the drawn q
         return self.rows[i]
 
 
@@ -201,6 +202,7 @@ def load(path: Path = DISTILLED) -> NGramDraft:
     used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
     backoff = np.maximum(255 - used, 0)
     table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
-    draft = NGramDraft(parents, tokens, table.double())
+    table = table.double()
+    draft = NGramDraft(parents, tokens, table / table.sum(dim=-1, keepdim=True))
     draft.rows = table_rows(draft.table)  # all at once
     return draft

@@ -1,0 +1,129 @@
+"""Draft lengths chosen while decoding: exact, within bounds, and sensible."""
+
+import math
+
+import pytest
+import torch
+
+from nanogpt import adaptive
+from nanogpt.adaptive import (
+    MOST,
+    StopRule,
+    by_acceptance,
+    by_entropy,
+    by_prediction,
+    draft_entropy,
+    features,
+    fit_stop,
+)
+from nanogpt.checks import CHECKS, SelfDraft, WorstDraft, decoder, random_draft, toy_target
+from nanogpt.generate import Round
+from nanogpt.sampling import RandomSource, Sampling, table_rows
+from nanogpt.speculative import speculative_generate
+
+POLICIES = {
+    "acceptance": by_acceptance(0.02, lambda K: 1 + 0.03 * K),
+    "entropy": by_entropy(1.5),
+    "learned": by_prediction(StopRule([0.5, 2.0, -1.0]), 0.4),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_policy_is_lossless(policy, check):
+    def generate(target, draft, prompt, n, K, *args, **kwargs):
+        return speculative_generate(target, draft, prompt, n, policy, *args, **kwargs)
+
+    check(generate)
+
+
+def test_a_rule_that_discards_a_token_it_has_seen_is_biased():
+    def draft_tokens_looking(draft, context, K, sampling, rng, more=None):
+        tokens, draft_probs = list(context), []
+        for _ in range(K):
+            q = sampling.of_probs(draft.get_probs(tokens))
+            token = rng.categorical(q)
+            if q[token] < 0.3:  # the wrong thing to look at
+                break
+            tokens.append(token)
+            draft_probs.append(q)
+        none = torch.empty(0, draft.vocab_size).double()
+        return tokens[len(context) :], torch.stack(draft_probs) if draft_probs else none
+
+    with pytest.raises(AssertionError, match="not the target's"):
+        CHECKS["exact"](decoder(draft_tokens=draft_tokens_looking))
+
+
+def drafted(policy, draft_of, n=40):
+    """How many tokens each full round drafted."""
+    target = toy_target(7, 64)
+    made = speculative_generate(
+        target, draft_of(target), [0, 1], n, policy, Sampling(), RandomSource(1)
+    )
+    return [len(r.candidates) for r in made.rounds[:-3]]
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_policy_keeps_its_bounds(policy):
+    for make in (lambda t: SelfDraft(t, 2), lambda t: WorstDraft(t, 2), lambda t: random_draft(7)):
+        assert all(1 <= k <= MOST for k in drafted(policy, make))
+
+
+def rounds_of(pairs):
+    """Rounds in which `accepted` of `drafted` candidates were accepted."""
+    none = torch.empty(0)
+    return [Round([0] * k, none, none, [0] * (a + 1), 0) for a, k in pairs]
+
+
+def test_acceptance_lengthens_and_shortens_the_draft():
+    policy = POLICIES["acceptance"]
+    good, bad = rounds_of([(8, 8)] * 20), rounds_of([(0, 8)] * 20)
+    assert policy(bad)[0] == 1 < policy([])[0] < policy(good)[0] == MOST
+    assert policy(bad + good)[0] == policy(good)[0], "only the last rounds count"
+
+
+def test_entropy_is_spent_by_uncertain_drafts():
+    sure = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    even = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert draft_entropy(sure) == 0 and draft_entropy(even) == pytest.approx(math.log(2))
+    most, more = by_entropy(1.5)([])
+    assert most == MOST
+    assert [more(q, n) for n, q in enumerate([even, sure, even, even])] == [True, True, True, False]
+    assert by_entropy(0.0)([])[1](even, 0), "one token is always drafted"
+    _, fresh = by_entropy(1.5)([])
+    assert fresh(even, 0), "each round has a budget of its own"
+
+
+def test_a_learned_stop_multiplies_predictions():
+    _, more = by_prediction(lambda q: 0.8, 0.5)([])
+    assert [more(None, n) for n in range(5)] == [True, True, True, False, False]
+    assert by_prediction(lambda q: 0.1, 0.5)([])[1](None, 0), "one token is always drafted"
+
+
+def test_the_fit_finds_the_weights_that_made_the_data():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.softmax(3 * torch.randn(500, 6, dtype=torch.float64, generator=generator), -1)
+    x = torch.tensor([features(q) for q in rows], dtype=torch.float64)
+    true = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+    stop = fit_stop(x, torch.sigmoid(x @ true))
+    assert stop.weights == pytest.approx(true.tolist(), abs=1e-6)
+    assert stop(rows[0]) == pytest.approx(float(torch.sigmoid(x[0] @ true)), abs=1e-6)
+
+
+def test_a_prepared_rule_predicts_what_it_predicts_anyway():
+    rows = table_rows(random_draft(5).table)
+    stop, other = StopRule([1.0, -2.0, 0.5]), StopRule([0.0, 0.0, 0.0])
+    before = [stop(q) for q in rows]
+    stop.prepare(rows)
+    assert [stop(q) for q in rows] == before and other(rows[0]) == 0.5
+    rows[0].copy_(rows[1])  # a row that was changed since is looked at again
+    assert stop(rows[0]) == pytest.approx(before[1])
+
+
+def test_a_stop_rule_is_stored_and_the_shipped_one_is_there(tmp_path):
+    path = tmp_path / "stop.safetensors"
+    adaptive.save_stop(StopRule([1.0, 2.0, 3.0]), {"positions": 1}, path)
+    assert adaptive.load_stop(path).weights == [1.0, 2.0, 3.0]
+    assert len(adaptive.load_stop().weights) == 3
+    with pytest.raises(FileNotFoundError, match=r"make_drafts\.py stop"):
+        adaptive.load_stop(tmp_path / "none")

@@ -1,0 +1,279 @@
+"""The better drafts: what they guess, and that they are lossless under the whole test bench."""
+
+import collections
+
+import numpy as np
+import pytest
+import torch
+
+from nanogpt import checkpoint
+from nanogpt.checks import CHECKS, SelfDraft, random_draft, toy_target
+from nanogpt.data import DATA_DIR, CharTokenizer, load_corpus, train_val_split
+from nanogpt.drafts import ngram, transformer
+from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
+from nanogpt.drafts.ngram import NGramDraft, count_ngrams, distil_ngrams
+from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_start
+from nanogpt.generate import autoregressive_generate
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import speculative_generate
+from nanogpt.train import make_optimizer
+
+
+def some_text(V, n=400, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(V, (n,), generator=generator) * torch.randint(2, (n,), generator=generator)
+
+
+MAKERS = {
+    "counts": lambda V: count_ngrams(some_text(V), V, order=3),
+    "lookup": PromptLookupDraft,
+    "suffix": SuffixDraft,
+    "mixed": lambda V: SuffixDraft(V, least=3, otherwise=random_draft(V)),
+    "transformer": lambda V: TransformerDraft(toy_target(V, 6, seed=5)),
+}
+
+
+@pytest.mark.parametrize("check", ["exact", "greedy", "cache", "accounting", "support"])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_draft_is_lossless(make, check):
+    """Acceptance is left out: it asks for a draft that is the target."""
+
+    def generate(target, draft, *args, **kwargs):
+        return speculative_generate(target, make(target.config.vocab_size), *args, **kwargs)
+
+    CHECKS[check](generate)
+
+
+# ---- n-grams
+
+
+def witten_bell(text, context, V):
+    """q after `context` by the definition, recursively: no tables, no keys."""
+    parent = witten_bell(text, context[1:], V) if context else [1 / V] * V
+    n = len(context)
+    followers = collections.Counter(
+        text[i + n] for i in range(len(text) - n) if text[i : i + n] == context
+    )
+    if not followers:
+        return parent
+    total, u = sum(followers.values()), len(followers)
+    return [(followers[x] + u * parent[x]) / (total + u) for x in range(V)]
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 4])
+def test_counts_back_off_as_witten_and_bell_say(order):
+    text = some_text(4, 60)
+    draft = count_ngrams(text, 4, order)
+    for context in ([], [0], [3, 1], [0, 0, 0, 0, 0], [1, 2, 3, 0], text[:9].tolist()):
+        expected = witten_bell(text.tolist(), context[len(context) - min(order, len(context)) :], 4)
+        torch.testing.assert_close(
+            draft.get_probs(context), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0
+        )
+
+
+def test_more_smoothing_leaves_more_to_the_shorter_context():
+    text = torch.tensor([0, 1, 0, 1, 0, 1, 2, 2, 2])
+    sharp, soft = (count_ngrams(text, 3, 1, smoothing).get_probs([0]) for smoothing in (0.1, 10))
+    assert sharp[1] > soft[1]
+
+
+@pytest.mark.parametrize("order", [-1, 10])
+def test_an_order_that_does_not_fit_is_refused(order):
+    with pytest.raises(ValueError, match="from 0 to 9"):
+        count_ngrams(some_text(3), 3, order)
+
+
+def samples(V=4, texts=8, length=60):
+    target = toy_target(V, 64, seed=2)
+    tokens = torch.stack([some_text(V, length, seed) for seed in range(texts)])
+    with torch.no_grad():
+        probs = Sampling().probs(target(tokens[:, :-1])[0])
+    return tokens.numpy(), probs.numpy()
+
+
+def test_a_distilled_row_is_the_mean_of_the_targets_p():
+    tokens, probs = samples()
+    parents, edges, means = distil_ngrams(tokens, probs, order=2, nodes=10_000, least=1)
+    draft = NGramDraft(parents, edges, torch.from_numpy(means).double())
+    root = probs.mean((0, 1))
+    np.testing.assert_allclose(draft.get_probs([]).numpy(), root, atol=1e-6)
+    here = tokens[:, :-1] == 2
+    one = (probs[here].sum(0) + root) / (here.sum() + 1)  # the parent counts as one more
+    np.testing.assert_allclose(draft.get_probs([2]).numpy(), one, atol=1e-6)
+    pair = (tokens[:, :-2] == 0) & (tokens[:, 1:-1] == 2)
+    two = (probs[:, 1:][pair].sum(0) + one) / (pair.sum() + 1)
+    np.testing.assert_allclose(draft.get_probs([3, 0, 2]).numpy(), two, atol=1e-6)
+
+
+def test_pruning_keeps_what_buys_most_and_its_parents():
+    tokens, probs = samples()
+    full = distil_ngrams(tokens, probs, order=3, nodes=10_000, least=1)
+    few = distil_ngrams(tokens, probs, order=3, nodes=9, least=1)
+    assert 9 <= len(few[0]) <= 9 + 2 * 9 < len(full[0])
+    assert (few[0][1:] < np.arange(1, len(few[0]))).all(), "a parent comes before its children"
+
+    def overlap(parts):
+        draft = NGramDraft(*parts[:2], torch.from_numpy(parts[2]).double())
+        q = [[draft.get_probs(t[: i + 1].tolist()).numpy() for i in range(59)] for t in tokens]
+        return np.minimum(probs, np.array(q)).sum(-1).mean()
+
+    root_only = np.minimum(probs, probs.mean((0, 1))).sum(-1).mean()
+    assert root_only < overlap(few) < overlap(full)
+
+
+def test_a_stored_tree_says_what_it_said_but_for_rounding(tmp_path):
+    tokens, probs = samples()
+    parts = distil_ngrams(tokens, probs, order=3, nodes=60, least=1)
+    path = tmp_path / "tree.safetensors"
+    ngram.save(path, CharTokenizer("abcd"), {"note": 1}, *parts)
+    draft, stored = NGramDraft(*parts[:2], torch.from_numpy(parts[2]).double()), ngram.load(path)
+    for text in tokens:
+        context = text[:9].tolist()
+        difference = (draft.get_probs(context) - stored.get_probs(context)).abs().max()
+        assert difference < 0.02
+    assert checkpoint.read_header(path)["facts"] == {"note": 1}
+
+
+def test_a_missing_tree_names_the_command_that_makes_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"make_drafts\.py"):
+        ngram.load(tmp_path / "none.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"make_drafts\.py"):
+        transformer.load(tmp_path / "none.safetensors")
+
+
+# ---- copying
+
+
+def guess(draft, context):
+    q = draft.get_probs(context)
+    assert q.sum() == 1 and q.max() == 1
+    return int(q.argmax())
+
+
+def test_prompt_lookup_takes_the_first_match_of_the_longest_end():
+    draft = PromptLookupDraft(10, most=2)
+    assert guess(draft, [1, 2, 3, 9, 2, 4, 1, 2]) == 3, "1 2 was followed by 3"
+    assert guess(draft, [2, 5, 2, 6, 2]) == 5, "the first 2"
+    assert guess(draft, [7, 7, 7]) == 7, "a match may overlap the end"
+    assert guess(draft, [1, 2, 3]) == 3, "nothing found: the last token again"
+    assert guess(draft, [4]) == 4
+
+
+def longest_repeated_end(context):
+    """What followed the latest earlier occurrence of the longest end, by trying all lengths."""
+    for n in range(len(context) - 1, 0, -1):
+        for start in range(len(context) - n - 1, -1, -1):
+            if context[start : start + n] == context[-n:]:
+                return context[start + n], n
+    return None, 0
+
+
+def test_the_suffix_draft_finds_the_longest_end_that_occurred():
+    draft, other = SuffixDraft(3), random_draft(3)
+    mixed = SuffixDraft(3, least=3, otherwise=other)
+    for seed in range(300):
+        context = some_text(3, 1 + seed % 25, seed).tolist()
+        follower, n = longest_repeated_end(context)
+        assert guess(draft, context) == (context[-1] if follower is None else follower), context
+        if n < 3:
+            assert torch.equal(mixed.get_probs(context), other.get_probs(context))
+        else:
+            assert guess(mixed, context) == follower
+
+
+def test_impossible_lookups_are_refused():
+    with pytest.raises(ValueError, match="1 <= least <= most"):
+        PromptLookupDraft(5, most=1, least=2)
+    with pytest.raises(ValueError, match="at least 1"):
+        SuffixDraft(5, least=0)
+    with pytest.raises(ValueError, match="share one tokenizer"):
+        SuffixDraft(5, otherwise=random_draft(4))
+    with pytest.raises(ValueError, match="256 at most"):
+        PromptLookupDraft(257)
+
+
+# ---- transformers
+
+
+def test_common_prefix_and_window_start():
+    assert [common_prefix([1, 2, 3], x) for x in ([], [1], [1, 2, 4], [1, 2, 3, 4], [0])] == [
+        *(0, 1, 2, 3, 0)
+    ]
+    starts = [window_start(length, 8) for length in range(1, 22)]
+    assert starts == [0] * 8 + [4] * 4 + [8] * 4 + [12] * 4 + [16]
+    assert all(0 < length - window_start(length, 7) <= 7 for length in range(1, 50))
+
+
+def test_a_draft_with_a_cache_depends_on_its_context_alone():
+    """Asked in any order, about any context, it says what a fresh one says."""
+    model = toy_target(5, 8, seed=3)
+    old, generator = TransformerDraft(model), torch.Generator().manual_seed(0)
+    context = [0]
+    for _ in range(200):
+        cut = int(torch.randint(1, len(context) + 1, (1,), generator=generator))
+        more = torch.randint(5, (int(torch.randint(0, 4, (1,), generator=generator)),))
+        context = context[:cut] + more.tolist()
+        fresh = TransformerDraft(model).get_probs(context)
+        torch.testing.assert_close(old.get_probs(context), fresh, atol=1e-12, rtol=0)
+
+
+def test_a_transformer_draft_that_is_the_target_is_always_accepted():
+    target = toy_target(7, 64)
+    made = speculative_generate(target, TransformerDraft(target), [0, 1], 30, 4)
+    assert all(len(r.accepted) == len(r.candidates) + 1 for r in made.rounds)
+    assert made.tokens and isinstance(SelfDraft(target, 2).get_probs([0]), torch.Tensor)
+
+
+def test_distilling_brings_a_model_nearer_to_the_target():
+    target = toy_target(5, 16, seed=1).float()
+    torch.manual_seed(0)
+    config = transformer.GPTConfig(5, 16, n_layer=1, n_head=1, n_embd=8)
+    model = transformer.GPTLanguageModel(config)
+    optimizer = make_optimizer(model)
+    updates = transformer.distil(model, target, optimizer, some_text(5), steps=60, batch_size=8)
+    losses = [loss for _, loss in updates]
+    with torch.no_grad():
+        x = some_text(5, 128, seed=9).view(8, 16)
+        p = torch.softmax(target(x)[0], -1)
+        entropy = -(p * p.log()).sum(-1).mean()
+    assert sum(losses[-5:]) / 5 < losses[0] and losses[-1] > entropy * 0.8
+    assert all(p.grad is None for p in target.parameters()), "the target does not learn"
+
+
+# ---- the shipped ones
+
+
+def test_the_shipped_drafts_are_small_and_say_what_made_them():
+    folder = DATA_DIR / "checkpoints"
+    assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) < 8e6
+    assert checkpoint.read_header(ngram.DISTILLED)["facts"]["characters"] > 1e6
+    for path in (transformer.TRAINED, transformer.DISTILLED):
+        assert checkpoint.read_header(path)["facts"]["steps"] > 0
+
+
+@pytest.fixture(scope="module")
+def written():
+    """300 tokens by the shipped target, and its p of each."""
+    target, tokenizer = checkpoint.load()
+    made = autoregressive_generate(target, tokenizer.encode("ROMEO:"), 300, rng=RandomSource(7))
+    return tokenizer.encode("ROMEO:"), made
+
+
+def alpha(draft, written):
+    """Mean Σ min(p, q) along the text."""
+    prompt, made = written
+    overlaps = []
+    for i, r in enumerate(made.rounds):
+        q = draft.get_probs([*prompt, *made.tokens[:i]])
+        overlaps.append(float(torch.minimum(q, r.target_probs[0]).sum()))
+    return sum(overlaps) / len(overlaps)
+
+
+def test_the_shipped_drafts_are_as_good_as_they_are_said_to_be(written):
+    _, tokenizer = checkpoint.load()
+    text = torch.tensor(tokenizer.encode(load_corpus().text))
+    counts = count_ngrams(train_val_split(text)[0], 65, 4, 4.0)
+    assert alpha(ngram.load(), written) > 0.83
+    assert 0.72 < alpha(transformer.load(), written) < 0.9
+    assert 0.7 < alpha(transformer.load(transformer.TRAINED), written) < 0.9
+    assert 0.7 < alpha(counts, written) < alpha(ngram.load(), written)
