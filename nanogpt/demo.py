@@ -12,9 +12,8 @@ import sys
 import torch
 
 from nanogpt import checkpoint, figures
-from nanogpt.bench import clock
+from nanogpt.bench import BEST, DRAFTS, TARGETS, clock
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
@@ -30,7 +29,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of the demonstration."""
     parser = argparse.ArgumentParser(prog="python -m nanogpt.demo", description=__doc__)
     parser.add_argument("--prompt", default="ROMEO:", help="default: %(default)s")
-    parser.add_argument("--K", type=int, default=4, help="drafted tokens, default: %(default)s")
+    parser.add_argument("--target", choices=TARGETS, default="per-head")
+    parser.add_argument("--draft", choices=DRAFTS, default="distilled", help="default: %(default)s")
+    parser.add_argument("--K", type=int, help="drafted tokens, default: what suits the draft")
     parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
@@ -42,17 +43,21 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
     sampling, seed = Sampling(given.temperature), given.seed
+    K = BEST[given.draft] if given.K is None else given.K
     target, tokenizer = checkpoint.load()
     prompt = tokenizer.encode(given.prompt)
     tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
-    draft = BigramDraftModel(tokens, tokenizer.vocab_size)
+    target, draft = (
+        TARGETS[given.target](target),
+        DRAFTS[given.draft](tokens, target.config.vocab_size),
+    )
     request = {"prompt_tokens": prompt, "max_new_tokens": given.tokens, "sampling": sampling}
 
     def plain() -> Generation:
         return autoregressive_generate(target, **request, rng=RandomSource(seed))
 
     def speculative() -> Generation:
-        return speculative_generate(target, draft, K=given.K, **request, rng=RandomSource(seed))
+        return speculative_generate(target, draft, K=K, **request, rng=RandomSource(seed))
 
     speculative(), plain()  # warm up
     (slow_seconds, slow), (fast_seconds, fast) = clock(plain), clock(speculative)
@@ -61,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
     report("autoregressive", slow, slow_seconds, given.prompt + tokenizer.decode(slow.tokens))
     report("speculative", fast, fast_seconds, given.prompt + trace.text(colour))
     print("the first rounds:", *trace.lines(colour)[:12], sep="\n", end="\n\n")
-    print(f"bigram draft, K = {given.K}: α {fast.alpha:.2f}, {trace.legend(colour)}")
+    print(f"{given.draft} draft, K = {K}: α {fast.alpha:.2f}, {trace.legend(colour)}")
     print(f"speed-up in this one run: {slow_seconds / fast_seconds:.2f}×")
 
 

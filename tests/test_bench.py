@@ -42,10 +42,8 @@ from nanogpt.theory import expected_tokens
 
 def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
     out, png = tmp_path / "rows.json", tmp_path / "rows.png"
-    main(
-        "--draft bigram lookup --K 1 acceptance --pairs 2 --tokens 8 --temperature 0 1.5".split()
-        + [f"--json={out}", f"--picture={png}"]
-    )
+    rows = ["--draft", "bigram", "lookup", "--K", "1", "acceptance", "--temperature", "0", "1.5"]
+    main([*rows, "--pairs=2", "--tokens=8", f"--json={out}", f"--picture={png}"])
     printed = capsys.readouterr().out
     assert re.search(r"bigram draft: built in \d+\.\d\d s", printed)
     rows = [text.split() for text in printed.splitlines() if "│" in text][1:]

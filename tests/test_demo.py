@@ -6,7 +6,7 @@ from nanogpt.demo import main, parse_arguments
 
 
 def test_it_prints_both_texts_and_what_they_took(capsys):
-    main(["--prompt", "JULIET:", "--tokens", "20", "--K", "3", "--seed", "1"])
+    main(["--prompt", "JULIET:", "--tokens", "20", "--K", "3", "--seed=1"])
     out = capsys.readouterr().out
     assert "autoregressive: 20 tokens in 20 passes, 1.00 tokens each" in out
     assert "speculative: 20 tokens in" in out and out.count("JULIET:") == 2
@@ -36,4 +36,10 @@ def test_impossible_settings_are_refused_in_one_line(wrong, why):
 
 def test_the_defaults():
     given = parse_arguments([])
-    assert (given.prompt, given.K, given.temperature, given.tokens) == ("ROMEO:", 4, 1.0, 300)
+    assert (given.prompt, given.K, given.temperature, given.tokens) == ("ROMEO:", None, 1.0, 300)
+    assert (given.target, given.draft) == ("per-head", "distilled")
+
+
+def test_any_target_and_draft_can_be_shown(capsys):
+    main(["--tokens", "12", "--target", "fused", "--draft", "bigram"])
+    assert "bigram draft, K = 3" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The better drafts: what they guess, and that they are lossless under the whole test bench."""
 
 import collections
+import importlib.util
 
 import numpy as np
 import pytest
@@ -277,3 +278,27 @@ def test_the_shipped_drafts_are_as_good_as_they_are_said_to_be(written):
     assert 0.72 < alpha(transformer.load(), written) < 0.9
     assert 0.7 < alpha(transformer.load(transformer.TRAINED), written) < 0.9
     assert 0.7 < alpha(counts, written) < alpha(ngram.load(), written)
+
+
+def test_what_makes_the_drafts_records_the_targets_own_probabilities():
+    path = DATA_DIR / "make_drafts.py"
+    spec = importlib.util.spec_from_file_location("make_drafts", path)
+    make_drafts = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_drafts)
+    target = toy_target(5, 8)
+    tokens, probs = make_drafts.write_texts(target, texts=3, length=20, seed=0)
+    assert tokens.shape == (3, 20) and probs.shape == (3, 19, 5)
+    for i in (
+        1,
+        7,
+        8,
+        9,
+        19,
+    ):  # the window is full at 8, and starts again from 4 before the current
+        start = 0 if i <= 8 else 4 * ((i - 9) // 4 + 1)
+        with torch.no_grad():
+            context = torch.from_numpy(tokens[:, start:i].astype(int))
+            p = torch.softmax(target(context)[0][:, -1], -1)
+        np.testing.assert_allclose(probs[:, i - 1], p.numpy(), atol=1e-3)
+    with pytest.raises(ValueError, match="no draft is called nothing"):
+        make_drafts.main(["nothing"])
