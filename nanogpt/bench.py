@@ -163,30 +163,37 @@ def policy_of(K: int | str, target, draft):
     return K
 
 
-def median_seconds(run: Callable[[], object], times: int = 60) -> float:
-    """The median time of `run`, after a few calls to warm up."""
-    for _ in range(10):
-        run()
-    return median(clock(run)[0] for _ in range(times))
-
-
 @torch.inference_mode()
-def calibrate(target, draft, position: int = 64) -> dict[str, float]:
+def calibrate(
+    target, draft, sampling: Sampling = Sampling(), position: int = 64, times: int = 40
+) -> dict[str, float]:
     """What drafting and verifying cost on this machine, in units of a pass over one token.
 
     draft: one drafted token; verify: each token that a pass has more; rest: a round besides.
+    Everything is timed in turn, so that no part finds the processor's caches to itself.
     """
     context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
     past_kvs, rng = prefill(target, context), RandomSource(0)
-    one, many = (
-        median_seconds(lambda n=n: target(torch.zeros(1, n, dtype=torch.int64), past_kvs=past_kvs))
-        for n in (1, 17)
-    )
-    drafted = median_seconds(lambda: draft_tokens(draft, context, 16, Sampling(), rng)) / 16
+    one, many = (torch.zeros(1, n, dtype=torch.int64) for n in (1, 17))
     p = torch.full((17, V), 1 / V, dtype=torch.float64)
-    rest = median_seconds(lambda: accept_reject([0] * 16, p[:16], p, rng))
-    rest += median_seconds(lambda: trim_kv_cache(past_kvs, 1, position - 2))
-    return {"draft": drafted / one, "verify": (many - one) / 16 / one, "rest": rest / one}
+    steps = {
+        "one": lambda: target(one, past_kvs=past_kvs),
+        "draft": lambda: draft_tokens(draft, context, 16, sampling, rng),
+        "many": lambda: target(many, past_kvs=past_kvs),
+        "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
+        "cache": lambda: trim_kv_cache(past_kvs, 1, position - 2),
+    }
+    seconds = {name: [] for name in steps}
+    for _ in range(10 + times):  # the first ten warm up
+        for name, step in steps.items():
+            seconds[name].append(clock(step)[0])
+    # The lower quartile: what else runs on the machine only ever adds.
+    cost = {name: sorted(taken[10:])[times // 4] for name, taken in seconds.items()}
+    return {
+        "draft": cost["draft"] / 16 / cost["one"],
+        "verify": (cost["many"] - cost["one"]) / 16 / cost["one"],
+        "rest": (cost["accept"] + cost["cache"]) / cost["one"],
+    }
 
 
 def cost_growth(target, early: int = 20, late: int = 120) -> float:
@@ -317,9 +324,9 @@ def run(
     """Measure every setting on every prompt, n tokens each, prompt by prompt."""
     ready = []
     for s in settings:
-        K = policy_of(s.K, targets[s.target], drafts[s.draft])
-        ready.append((targets[s.target], drafts[s.draft], K, Sampling(s.temperature)))
-        target, draft, K, sampling = ready[-1]
+        target, draft, sampling = targets[s.target], drafts[s.draft], Sampling(s.temperature)
+        K = policy_of(s.K, target, draft, sampling)
+        ready.append((target, draft, K, sampling))
         measure(target, draft, prompts[0], min(n, 40), K, sampling, 0)  # warm up
     pairs: list[list[Pair]] = [[] for _ in settings]
     for seed, prompt in enumerate(tqdm(prompts, desc="prompts")):

@@ -62,10 +62,10 @@ def test_any_split_gives_the_same_logits_and_the_same_cache(splits):
 def test_positions_and_masks_are_the_callers():
     model = make_model()
     other = FusedLanguageModel(model)
-    idx = torch.tensor([[1, 2, 3]])
+    idx = torch.tensor([[1, 2, 3], [3, 4, 5]])
     pos, mask = torch.tensor([5, 2, 7]), torch.eye(3, dtype=torch.bool)
     with torch.no_grad():
-        for given in (mask, mask[None].expand(1, 3, 3)):
+        for given in (mask, torch.stack([mask, mask | mask.roll(1, 0)])):
             torch.testing.assert_close(
                 other(idx, pos=pos, attn_mask=given)[0], model(idx, pos=pos, attn_mask=given)[0]
             )

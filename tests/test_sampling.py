@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.sampling import RandomSource, Sampling, check_probabilities
+from nanogpt.sampling import RandomSource, Sampling, check_probabilities, table_rows
 
 LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
 
@@ -182,3 +182,25 @@ def test_probabilities_are_treated_like_their_logits(rule):
     torch.testing.assert_close(rule.of_probs(LOGITS.exp()), rule.probs(LOGITS), rtol=0, atol=1e-12)
     with_zero = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
     assert rule.of_probs(with_zero)[1] == 0
+
+
+def test_the_rows_of_a_table_carry_their_running_sums():
+    table = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
+    rows = table_rows(table)
+    assert [row.tolist() for row in rows] == table.tolist()
+    for row in rows:
+        version, cdf = row.cdf
+        assert version == row._version and cdf.tolist() == row.cumsum(0).tolist()
+    drawn = [[RandomSource(seed).categorical(p) for seed in range(50)] for p in (rows[0], table[0])]
+    assert drawn[0] == drawn[1]
+
+
+def test_a_row_that_was_changed_in_place_is_drawn_from_as_it_is_now():
+    rows = table_rows(torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64))
+    rows[0][:] = torch.tensor([0.0, 1.0])
+    assert RandomSource(0).categorical(rows[0]) == 1
+
+
+def test_a_table_with_a_row_that_is_no_distribution_is_refused():
+    with pytest.raises(ValueError, match="sum to 1"):
+        table_rows(torch.tensor([[0.5, 0.5], [0.5, 0.4]], dtype=torch.float64))
