@@ -146,10 +146,10 @@ def measure(target, draft, prompt: list[int], n: int, K, sampling: Sampling, see
     return Pair(plain, seconds, passes.seconds, shares, made)
 
 
-def policy_of(K: int | str, target, draft):
+def policy_of(K: int | str, target, draft, sampling: Sampling = Sampling()):
     """What speculative_generate takes for the K of a Setting."""
     if K == "acceptance":
-        costs = calibrate(target, draft)
+        costs = calibrate(target, draft, sampling)
         return adaptive.by_acceptance(
             costs["draft"], lambda k: 1 + costs["verify"] * k, costs["rest"]
         )
