@@ -26,17 +26,17 @@ STOP = DATA_DIR / "checkpoints" / "stop.safetensors"
 
 
 def by_acceptance(
-    draft: float, verify: Callable[[int], float], rest: float = 0.0, memory: int = 12
+    draft: float, verify: Callable[[int], float], rest: float = 0.0, memory: int = 24
 ) -> Policy:
     """The K that the speed-up equation calls best at the α of the last `memory` rounds.
 
-    draft, verify, rest: the costs of nanogpt.theory.best_K. Before anything is known, α is taken
-    as 0.75: three of four imagined candidates accepted.
+    draft, verify, rest: the costs of nanogpt.theory.best_K. Before anything is known, 13 of 16
+    imagined candidates were accepted, so that the first few rounds cannot throw the estimate off.
     """
     best = [best_K(i / 100, draft, verify, rest, MOST) for i in range(101)]
 
     def policy(rounds):
-        examined, accepted = 4, 3
+        examined, accepted = 16, 13
         for r in rounds[-memory:]:
             examined += min(len(r.accepted), len(r.candidates))
             accepted += len(r.accepted) - 1

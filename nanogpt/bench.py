@@ -178,7 +178,7 @@ def calibrate(
     p = torch.full((17, V), 1 / V, dtype=torch.float64)
     steps = {
         "one": lambda: target(one, past_kvs=past_kvs),
-        "draft": lambda: draft_tokens(draft, context, 16, sampling, rng),
+        "draft": lambda: draft_tokens(draft, context, 4, sampling, rng),
         "many": lambda: target(many, past_kvs=past_kvs),
         "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
         "cache": lambda: trim_kv_cache(past_kvs, 1, position - 2),
@@ -190,7 +190,7 @@ def calibrate(
     # The lower quartile: what else runs on the machine only ever adds.
     cost = {name: sorted(taken[10:])[times // 4] for name, taken in seconds.items()}
     return {
-        "draft": cost["draft"] / 16 / cost["one"],
+        "draft": cost["draft"] / 4 / cost["one"],
         "verify": (cost["many"] - cost["one"]) / 16 / cost["one"],
         "rest": (cost["accept"] + cost["cache"]) / cost["one"],
     }
