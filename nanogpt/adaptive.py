@@ -26,17 +26,21 @@ STOP = DATA_DIR / "checkpoints" / "stop.safetensors"
 
 
 def by_acceptance(
-    draft: float, verify: Callable[[int], float], rest: float = 0.0, memory: int = 24
+    draft: float,
+    verify: Callable[[int], float],
+    rest: float = 0.0,
+    memory: int = 24,
+    imagined: tuple[int, int] = (16, 13),
 ) -> Policy:
     """The K that the speed-up equation calls best at the α of the last `memory` rounds.
 
-    draft, verify, rest: the costs of nanogpt.theory.best_K. Before anything is known, 13 of 16
-    imagined candidates were accepted, so that the first few rounds cannot throw the estimate off.
+    draft, verify, rest: the costs of nanogpt.theory.best_K. imagined: candidates examined and
+    accepted before anything is known, so that the first rounds cannot throw the estimate off.
     """
     best = [best_K(i / 100, draft, verify, rest, MOST) for i in range(101)]
 
     def policy(rounds):
-        examined, accepted = 16, 13
+        examined, accepted = imagined
         for r in rounds[-memory:]:
             examined += min(len(r.accepted), len(r.candidates))
             accepted += len(r.accepted) - 1
