@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import itertools
 import json
 import time
@@ -328,10 +329,13 @@ def run(
         K = policy_of(s.K, target, draft, sampling)
         ready.append((target, draft, K, sampling))
         measure(target, draft, prompts[0], min(n, 40), K, sampling, 0)  # warm up
+    gc.collect()
+    gc.freeze()  # the rows of a draft's table are not to be walked in somebody's turn
     pairs: list[list[Pair]] = [[] for _ in settings]
     for seed, prompt in enumerate(tqdm(prompts, desc="prompts")):
         for (target, draft, K, sampling), mine in zip(ready, pairs, strict=True):
             mine.append(measure(target, draft, prompt, n, K, sampling, seed))
+    gc.unfreeze()
     return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
 
 

@@ -60,18 +60,19 @@ class PreallocatedCache:
         shape = (config.n_layer, 2, B, config.n_head, config.block_size, *shape)
         return cls(torch.empty(shape, dtype=like.dtype, device=like.device), [0] * shape[4], 0)
 
-    def grown(self, T: int) -> PreallocatedCache:
-        """The cache of the pass that writes T entries behind these.
-
-        Raises ValueError if the entries are no longer these: another pass has overwritten them.
-        """
+    def check(self) -> None:
+        """Raise ValueError if these entries are no longer there: another pass overwrote them."""
         if self.length and self.writer[self.length - 1] != self.stamp:
             raise ValueError(
                 f"this cache of {self.length} tokens was overwritten by a pass that started from a "
                 "shorter one; use the cache that the last pass returned"
             )
+
+    def grown(self, T: int) -> PreallocatedCache:
+        """The cache of the pass that writes T entries behind these. Errors are those of `check`."""
+        self.check()
         rest = len(self.writer) - self.length
-        self.writer[self.length :] = [max(self.writer) + 1] * rest
+        self.writer[self.length :] = [self.writer[-1] + 1] * rest  # what lay there is stale now
         return PreallocatedCache(self.buffer, self.writer, self.length + T)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +84,8 @@ class PreallocatedCache:
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def rolled_back(self, length: int) -> PreallocatedCache:
-        """The first `length` entries, in O(1): nothing is copied."""
+        """The first `length` entries, in O(1): nothing is copied. Errors are those of `check`."""
+        self.check()
         return PreallocatedCache(self.buffer, self.writer, min(length, self.length))
 
     def __len__(self) -> int:

@@ -113,6 +113,8 @@ def test_an_overwritten_part_is_noticed_behind_a_shorter_overwrite():
         model(torch.tensor([[9]]), past_kvs=long.rolled_back(1))
         with pytest.raises(ValueError, match="overwritten"):
             model(torch.tensor([[7]]), past_kvs=long)
+        with pytest.raises(ValueError, match="overwritten"):
+            long.rolled_back(4)
 
 
 def test_texts_are_the_same_past_the_window():
