@@ -192,7 +192,7 @@ def calibrate(
     cost = {name: sorted(taken[10:])[times // 4] for name, taken in seconds.items()}
     return {
         "draft": cost["draft"] / 4 / cost["one"],
-        "verify": (cost["many"] - cost["one"]) / 16 / cost["one"],
+        "verify": max(0.0, cost["many"] - cost["one"]) / 16 / cost["one"],
         "rest": (cost["accept"] + cost["cache"]) / cost["one"],
     }
 
