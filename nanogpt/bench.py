@@ -49,10 +49,13 @@ DRAFTS: dict[str, Callable] = {  # from the tokens to count and the vocabulary's
     "suffix": lambda tokens, V: SuffixDraft(V),
     "transformer": lambda tokens, V: transformer.load(transformer.TRAINED),
     "transformer-distilled": lambda tokens, V: transformer.load(transformer.DISTILLED),
+    "transformer-fused": lambda tokens, V: transformer.TransformerDraft(
+        FusedLanguageModel(transformer.load().model)  # the distilled one, at its fastest
+    ),
 }
 POLICIES = ("acceptance", "entropy", "learned")
 BEST = {"bigram": 3, "counts": 6, "lookup": 2, "suffix": 2, "transformer": 3}
-BEST |= {"transformer-distilled": 3, "distilled": 12}
+BEST |= {"transformer-distilled": 3, "transformer-fused": 2, "distilled": 10}
 PARTS = {
     "draft": draft_tokens,
     "accept": accept_reject,
@@ -74,7 +77,7 @@ class Setting:
 TOUR = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
 TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
-TOUR += [Setting(target, "distilled", 12, T) for target in TARGETS for T in (0.0, 1.5)]
+TOUR += [Setting(target, "distilled", 10, T) for target in TARGETS for T in (0.0, 1.5)]
 
 
 class Timed:

@@ -35,7 +35,8 @@ def trim_kv_cache(new_kvs: KVCache, num_accepted: int, cache_len_before_verify: 
         return new_kvs.rolled_back(keep)
     if keep == cache_length(new_kvs):  # every candidate was accepted
         return new_kvs
-    return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+    kept = (slice(None), slice(keep))  # k[kept] is k[:, :keep], the slices made once for all heads
+    return tuple(tuple((k[kept], v[kept]) for k, v in layer) for layer in new_kvs)
 
 
 class PreallocatedCache:

@@ -27,6 +27,7 @@ from nanogpt.bench import (
     picture,
     policy_of,
     prompts_of,
+    run,
     settings_of,
     summary,
 )
@@ -158,14 +159,10 @@ def test_the_bars_of_the_design_hold():
     torch.set_num_threads(1)
     target, tokenizer = checkpoint.load()
     _, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
-    draft = ngram.load()
-    for model, speed, outside in ((target, 3.3, 0.15), (FusedLanguageModel(target), 3.0, 0.25)):
-        measure(model, draft, [0, 1, 2], 50, 12, Sampling(), 0)
-        pairs = [
-            measure(model, draft, prompt, 100, 12, Sampling(), seed)
-            for seed, prompt in enumerate(prompts_of(held_out, 20))
-        ]
-        row = summary(Setting("", "", 12, 1.0), pairs)
+    targets = {name: make(target) for name, make in TARGETS.items()}
+    settings = [Setting(name, "distilled", BEST["distilled"], 1.0) for name in targets]
+    rows = run(settings, targets, {"distilled": ngram.load()}, prompts_of(held_out, 20), 100)
+    for row, speed, outside in zip(rows, (3.3, 3.0), (0.15, 0.25), strict=True):
         assert row.speed_up >= speed and row.outside <= outside, row
         assert abs(row.predicted / row.speed_up - 1) <= 0.15, row
     growth = median(cost_growth(FusedLanguageModel(target)) for _ in range(3))
