@@ -4,7 +4,7 @@
     python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop
 
 The target writes six million characters, 512 texts side by side, and its probabilities are kept.
-That takes most of the time, and 3 GB of memory; a few more while the tree is made.
+That takes most of the time, and several gigabytes of memory while the tree is made.
 """
 
 import sys
