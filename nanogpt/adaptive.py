@@ -148,5 +148,5 @@ def load_stop(path: Path = STOP) -> StopRule:
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    _, tensors = checkpoint.load_tensors(path, "python data/make_drafts.py stop")
+    _, tensors = checkpoint.load_tensors(path, ["weights"], "python data/make_drafts.py stop")
     return StopRule(tensors["weights"].tolist())

@@ -77,7 +77,9 @@ class Setting:
 TOUR = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
 TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
-TOUR += [Setting(target, "distilled", 10, T) for target in TARGETS for T in (0.0, 1.5)]
+TOUR += [
+    Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
+]
 
 
 class Timed:
@@ -342,6 +344,11 @@ def run(
     return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
 
 
+def number_or_policy(text: str) -> int | str:
+    """The K of a Setting from the command line."""
+    return text if text in POLICIES else int(text)
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of a run."""
     parser = argparse.ArgumentParser(
@@ -349,7 +356,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    number_or_policy = lambda text: text if text in POLICIES else int(text)  # noqa: E731
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))
     parser.add_argument("--draft", nargs="+", choices=list(DRAFTS))
     parser.add_argument("--K", nargs="+", type=number_or_policy, help=f"or {', '.join(POLICIES)}")
@@ -403,5 +409,5 @@ def main(arguments: list[str] | None = None) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

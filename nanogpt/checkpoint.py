@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import safetensors.torch
@@ -70,9 +71,18 @@ def read_header(path: Path, make_one: str = "python -m nanogpt.train") -> dict:
     return json.loads(metadata[HEADER])
 
 
-def load_tensors(path: Path, make_one: str) -> tuple[dict, dict[str, torch.Tensor]]:
-    """The header and the tensors of a file that `save_tensors` wrote; errors as of read_header."""
-    return read_header(path, make_one), safetensors.torch.load_file(path)
+def load_tensors(
+    path: Path, names: Iterable[str], make_one: str
+) -> tuple[dict, dict[str, torch.Tensor]]:
+    """The header and the tensors of a file that `save_tensors` wrote.
+
+    Raises what read_header raises, and ValueError if one of `names` is missing.
+    """
+    header, tensors = read_header(path, make_one), safetensors.torch.load_file(path)
+    missing = set(names) - tensors.keys()
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; make one with `{make_one}`")
+    return header, tensors
 
 
 def load(
@@ -84,10 +94,10 @@ def load(
 
     Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours.
     """
-    header, tensors = load_tensors(path, make_one)
+    header = read_header(path, make_one)
+    if "config" not in header:
+        raise ValueError(f"{path} holds no model; make one with `{make_one}`")
     model = GPTLanguageModel(GPTConfig(**header["config"]))
-    missing = model.state_dict().keys() - tensors.keys()
-    if missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; make one with `{make_one}`")
+    _, tensors = load_tensors(path, model.state_dict(), make_one)
     model.load_state_dict({name: tensors[name] for name in model.state_dict()})
     return model.to(device).eval(), CharTokenizer(header["vocabulary"])

@@ -19,7 +19,8 @@ class FusedLanguageModel(GPTLanguageModel):
     """A GPTLanguageModel's weights with one product for q, k and v of all heads of a layer.
 
     Logits equal the given target's up to rounding (1e-5 in float32). The cache that it returns is
-    a PreallocatedCache, and `past_kvs` must be one. For decoding: no dropout, no gradient.
+    a PreallocatedCache, and `past_kvs` must be one, else ValueError. For decoding: no dropout, no
+    gradient. Give it a target that is on its device, and of its type, already.
     """
 
     def __init__(self, target: GPTLanguageModel):
@@ -51,6 +52,8 @@ class FusedLanguageModel(GPTLanguageModel):
         pos = self.positions(T, P, pos)
         if past_kvs is None:
             past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
+        if not isinstance(past_kvs, PreallocatedCache):
+            raise ValueError("past_kvs is not a PreallocatedCache; prefill with this model itself")
         new_kvs = past_kvs.grown(T)
         bias = self.bias[P : P + T, : P + T]
         if attn_mask is not None:  # (T, P+T) or (B, T, P+T), for every head the same

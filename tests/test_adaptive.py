@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nanogpt import adaptive
+from nanogpt import adaptive, checkpoint
 from nanogpt.adaptive import (
     MOST,
     StopRule,
@@ -127,3 +127,5 @@ def test_a_stop_rule_is_stored_and_the_shipped_one_is_there(tmp_path):
     assert len(adaptive.load_stop().weights) == 3
     with pytest.raises(FileNotFoundError, match=r"make_drafts\.py stop"):
         adaptive.load_stop(tmp_path / "none")
+    with pytest.raises(ValueError, match="lacks weights"):
+        adaptive.load_stop(checkpoint.TARGET)

@@ -78,10 +78,15 @@ def test_more_smoothing_leaves_more_to_the_shorter_context():
     assert sharp[1] > soft[1]
 
 
-@pytest.mark.parametrize("order", [-1, 10])
-def test_an_order_that_does_not_fit_is_refused(order):
-    with pytest.raises(ValueError, match="from 0 to 9"):
-        count_ngrams(some_text(3), 3, order)
+def test_an_order_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="at least 0"):
+        count_ngrams(some_text(3), 3, -1)
+    with pytest.raises(ValueError, match="do not fit into 64 bits"):
+        count_ngrams(some_text(65), 65, 10)
+    with pytest.raises(ValueError, match="do not fit into 64 bits"):
+        distil_ngrams(*samples(), order=40, nodes=10)
+    with pytest.raises(ValueError, match="nodes is 0"):
+        distil_ngrams(*samples(), order=2, nodes=0)
 
 
 def samples(V=4, texts=8, length=60):
@@ -133,6 +138,13 @@ def test_a_stored_tree_says_what_it_said_but_for_rounding(tmp_path):
         difference = (draft.get_probs(context) - stored.get_probs(context)).abs().max()
         assert difference < 0.02
     assert checkpoint.read_header(path)["facts"] == {"note": 1}
+
+
+def test_a_checkpoint_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match=r"lacks children.*make_drafts\.py ngram"):
+        ngram.load(checkpoint.TARGET)
+    with pytest.raises(ValueError, match=r"holds no model.*make_drafts\.py"):
+        transformer.load(ngram.DISTILLED)
 
 
 def test_a_missing_tree_names_the_command_that_makes_one(tmp_path):

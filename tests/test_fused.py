@@ -117,6 +117,12 @@ def test_an_overwritten_part_is_noticed_behind_a_shorter_overwrite():
             long.rolled_back(4)
 
 
+def test_a_cache_of_tuples_is_refused():
+    model = make_model()
+    with pytest.raises(ValueError, match="prefill with this model"):
+        FusedLanguageModel(model)(torch.tensor([[1]]), past_kvs=prefill(model, [1, 2]))
+
+
 def test_texts_are_the_same_past_the_window():
     target, tokenizer = checkpoint.load()
     prompt = tokenizer.encode("JULIET:")

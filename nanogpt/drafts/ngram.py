@@ -57,8 +57,13 @@ def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
     """(B, T-n+1): the last n tokens up to each place as one number, the newest token first.
 
     So a context's number divided by vocab_size is that of the context without its oldest token.
-    tokens (B, T) int64; n at most 9, lest the number of a context and its follower pass 64 bits.
+    tokens (B, T) int64. Raises ValueError if the number of a context and its follower could pass
+    64 bits: with 65 tokens, for n above 9.
     """
+    if vocab_size ** (n + 1) > 2**63:
+        raise ValueError(
+            f"contexts of {n} tokens of {vocab_size} do not fit into 64 bits; use a lower order"
+        )
     T = tokens.shape[1]
     keys = np.zeros((len(tokens), T - n + 1), dtype=np.int64)
     for back in range(n):
@@ -107,10 +112,10 @@ def count_ngrams(
 
     A context seen with u different followers mixes its counts with smoothing · u times its parent's
     row (at 1: Witten and Bell 1991, method C). train_data (N,) int64.
-    Raises ValueError for an order outside 0 … 9.
+    Raises ValueError for an order below 0, or too high for context_keys.
     """
-    if not 0 <= order <= 9:
-        raise ValueError(f"order is {order}; it must be from 0 to 9 tokens of context")
+    if order < 0:
+        raise ValueError(f"order is {order}; it must be at least 0 tokens of context")
     text = train_data.numpy()[None]  # (1, N)
     contexts, sizes, followers, counts = [], [], [], []
     for n in range(order + 1):
@@ -154,7 +159,10 @@ def distil_ngrams(
     parent's: the acceptances lost without it. The best `nodes` are kept, and their parents;
     contexts seen fewer than `least` times are not looked at.
     Returns parents (N,), tokens (N,), means (N, V).
+    Raises ValueError for nodes below 1, or an order too high for context_keys.
     """
+    if nodes < 1:
+        raise ValueError(f"nodes is {nodes}; it must be at least 1: the empty context")
     V = target_probs.shape[-1]
     contexts = [np.zeros(1, int)]
     means, gains = [target_probs.mean((0, 1), dtype=float)[None]], [np.full(1, np.inf)]
@@ -193,10 +201,10 @@ def load(path: Path = DISTILLED) -> NGramDraft:
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    header, tensors = checkpoint.load_tensors(path, "python data/make_drafts.py")
+    names = ("children", "tokens", "sizes", "followers", "weights")
+    header, tensors = checkpoint.load_tensors(path, names, "python data/make_drafts.py ngram")
     children, tokens, sizes, followers, weights = (
-        tensors[name].numpy().astype(int)
-        for name in ("children", "tokens", "sizes", "followers", "weights")
+        tensors[name].numpy().astype(int) for name in names
     )
     parents = np.concatenate([[0], np.repeat(np.arange(len(children)), children)])
     used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
