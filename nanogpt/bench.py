@@ -17,11 +17,12 @@ import gc
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -131,6 +132,24 @@ def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
     return time.perf_counter() - started, made
 
 
+def in_turn(
+    calls: Mapping[Hashable, Callable[[], object]],
+    repeats: int = 40,
+    warm_up: int = 3,
+    quantile: float = 0.5,
+) -> dict:
+    """{name: seconds} of calls without arguments, of each the median, or another quantile.
+
+    They are timed in turn, so that what else runs on the machine, and the processor's own caches,
+    meet all of them alike.
+    """
+    seconds = {name: [] for name in calls}
+    for _ in range(warm_up + repeats):
+        for name, call in calls.items():
+            seconds[name].append(clock(call)[0])
+    return {name: float(np.quantile(s[warm_up:], quantile)) for name, s in seconds.items()}
+
+
 def measure(target, draft, prompt: list[int], n: int, K, sampling: Sampling, seed: int) -> Pair:
     """Both decoders on one prompt, the autoregressive one first, n tokens each.
 
@@ -176,7 +195,6 @@ def calibrate(
     """What drafting and verifying cost on this machine, in units of a pass over one token.
 
     draft: one drafted token; verify: each token that a pass has more; rest: a round besides.
-    Everything is timed in turn, so that no part finds the processor's caches to itself.
     """
     context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
     past_kvs, rng = prefill(target, context), RandomSource(0)
@@ -189,12 +207,8 @@ def calibrate(
         "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
         "cache": lambda: trim_kv_cache(past_kvs, 1, position - 2),
     }
-    seconds = {name: [] for name in steps}
-    for _ in range(10 + times):  # the first ten warm up
-        for name, step in steps.items():
-            seconds[name].append(clock(step)[0])
     # The lower quartile: what else runs on the machine only ever adds.
-    cost = {name: sorted(taken[10:])[times // 4] for name, taken in seconds.items()}
+    cost = in_turn(steps, repeats=times, warm_up=10, quantile=0.25)
     return {
         "draft": cost["draft"] / 4 / cost["one"],
         "verify": max(0.0, cost["many"] - cost["one"]) / 16 / cost["one"],
@@ -403,7 +417,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.json:
         given.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
     if given.picture:
-        given.picture.write_bytes(picture(rows)._repr_png_())
+        given.picture.write_bytes(picture(rows)._repr_png_()[0])
 
 
 if __name__ == "__main__":

@@ -76,13 +76,15 @@ class PreallocatedCache:
         self.writer[self.length :] = [self.writer[-1] + 1] * rest  # what lay there is stale now
         return PreallocatedCache(self.buffer, self.writer, self.length + T)
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put k, v (B, n_head, T, hs) at the end; returns all (B, n_head, P+T, hs) of the layer."""
-        P = self.length - k.shape[2]
-        keys, values = self.buffer[layer]
-        keys[:, :, P : self.length] = k
-        values[:, :, P : self.length] = v
-        return keys[:, :, : self.length], values[:, :, : self.length]
+    def write(self, layer: int, kv: Tensor) -> Tensor:
+        """Put kv (2, B, n_head, T, hs) at the end; returns all of the layer: (2, …, P+T, hs).
+
+        Keys and values are written in one copy: starting one costs more than the bytes do.
+        """
+        both = self.buffer[layer].narrow(3, 0, self.length)
+        T = kv.shape[3]
+        both.narrow(3, self.length - T, T).copy_(kv)
+        return both
 
     def rolled_back(self, length: int) -> PreallocatedCache:
         """The first `length` entries, in O(1): nothing is copied. Errors are those of `check`."""

@@ -2,7 +2,7 @@
 
 A decoder is a function with `speculative_generate`'s arguments. Each check runs it on small models
 whose right answers are known, and raises an AssertionError that says in one sentence what is wrong
-and shows the smallest case; it returns None if nothing is. `decoder(accept_reject=mine)` makes a
+and where; it returns None if nothing is. `decoder(accept_reject=mine)` makes a
 decoder of the package's loop and your own parts.
 """
 
@@ -341,7 +341,8 @@ def check_support(generate: Decoder, n: int = 12) -> None:
 def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
     """χ² of observed counts against n times the exact probabilities, and its degrees of freedom.
 
-    Outcomes expected fewer than 5 times are put into one cell.
+    Outcomes expected fewer than 5 times are put into one cell. If even those together are expected
+    fewer than 5 times, they are left out; χ² is infinite if they came far more often than that.
     """
     rare_seen = rare_expected = statistic = 0.0
     cells = 0

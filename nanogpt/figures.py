@@ -2,8 +2,10 @@
 
 `python -m nanogpt.figures` takes the README's picture from the stored outputs of chapter 00.
 
-The colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), which people with any kind of
-colour vision can tell apart; a second mark (dash, marker or hatch) always goes with a colour.
+What has a meaning throughout (p, q, accepted, rejected …) has one of Okabe and Ito's colours
+(https://jfly.uni-koeln.de/color/), the lines and bars of other charts have Paul Tol's muted ones
+(https://sronpersonalpages.nl/~pault/): people with any kind of colour vision can tell them apart.
+A second mark (sign, dash, marker or hatch) always goes with a colour.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ ACCEPTED, REJECTED, RESAMPLED, BONUS = "#009E73", "#D55E00", "#CC79A7", "#56B4E9
 GREY = "#666666"
 
 SERIES = [  # colour, dash and marker of the first, second … line or bar of a chart
-    (TARGET, "-", "o", ""),
-    (REJECTED, "--", "X", "//"),
-    (ACCEPTED, "-.", "s", ".."),
-    (DRAFT, ":", "D", "xx"),
-    (RESAMPLED, (0, (5, 1, 1, 1, 1, 1)), "^", "\\\\"),
-    (BONUS, (0, (1, 1)), "v", "++"),
+    ("#332288", "-", "o", ""),
+    ("#999933", "--", "X", "//"),
+    ("#882255", "-.", "s", ".."),
+    ("#44AA99", ":", "D", "xx"),
+    ("#000000", (0, (5, 1, 1, 1, 1, 1)), "^", "\\\\"),
+    ("#CC6677", (0, (1, 1)), "v", "++"),
 ]
 
 STYLE = {
@@ -56,12 +58,37 @@ STYLE = {
 
 
 class Picture(Figure):
-    """A figure that a notebook shows as a PNG of fixed size, whatever its matplotlib backend."""
+    """A figure that a notebook shows as a PNG of fixed size, whatever its matplotlib backend.
 
-    def _repr_png_(self) -> bytes:
+    The PNG goes with its description, as the alternative text of pages made from the notebook.
+    rows: what is written in it, a line of text per row of cells.
+    """
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.rows: list[str] = []
+
+    @property
+    def description(self) -> str:
+        """The picture in words: its title, axes, lines or bars, and what is written in it."""
+        axes = self.axes[0]
+        labels = axes.get_legend_handles_labels()[1]
+        parts = [
+            self.get_suptitle() or axes.get_title(loc="left"),
+            f"across: {axes.get_xlabel()}" if axes.get_xlabel() else "",
+            f"up: {axes.get_ylabel()}" if axes.get_ylabel() else "",
+            "shown: " + ", ".join(labels) if labels else "",
+            *self.rows,
+        ]
+        return "; ".join(filter(None, parts))
+
+    def __repr__(self) -> str:
+        return f"<Picture: {self.description}>"
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi=100, facecolor="white")
-        return buffer.getvalue()
+        return buffer.getvalue(), {"alt": self.description}
 
 
 def picture(title: str, xlabel: str, ylabel: str, width: float, height: float) -> Axes:
@@ -175,6 +202,10 @@ def grid(
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)
+    axes.figure.rows = [
+        f"{label}: {', '.join(f'{float(value):.2f}' for value in row)}"
+        for label, row in zip(rows, values, strict=True)
+    ]
     return axes.figure
 
 
@@ -212,7 +243,7 @@ def overlap(
     p, q = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
     common, places, half = np.minimum(p, q), np.arange(len(labels)), 0.38
     axes.bar(places - half / 2, common, half, color=ACCEPTED, label="✓ overlap min(p, q)")
-    over_p = {"hatch": "..", "edgecolor": "white", "label": "↻ residual max(0, p − q)"}
+    over_p = {"hatch": "..", "edgecolor": "white", "label": "↻ missing max(0, p − q)"}
     axes.bar(places - half / 2, p - common, half, bottom=common, color=RESAMPLED, **over_p)
     axes.bar(
         places + half / 2, q, half, color=DRAFT, hatch="//", edgecolor="white", label="draft q"
@@ -241,7 +272,10 @@ def cache_strip(
     """Caches as strips of cells, one row each: (label, [(text, kind), …]), kind one of CELLS."""
     axes = picture("", "", "", width, 0.9 + 0.62 * len(rows))
     axes.figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    for y, (_, cells) in enumerate(rows):
+    for y, (label, cells) in enumerate(rows):
+        axes.figure.rows.append(
+            f"{label}: {' '.join(CELLS[kind][1] + text for text, kind in cells)}"
+        )
         for x, (text, kind) in enumerate(cells):
             fill, mark = CELLS[kind]
             border = {

@@ -61,9 +61,9 @@ class FusedLanguageModel(GPTLanguageModel):
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
         for layer, (block, weight) in enumerate(zip(self.blocks, self.qkv, strict=True)):
             qkv = F.linear(block.ln1(x), weight).view(B, T, 3, self.config.n_head, -1)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, n_head, T, hs) each
-            k, v = new_kvs.write(layer, k, v)  # (B, n_head, P+T, hs) each
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, n_head, T, hs)
+            k, v = new_kvs.write(layer, qkv[1:])  # (B, n_head, P+T, hs) each
+            attended = F.scaled_dot_product_attention(qkv[0], k, v, attn_mask=bias)
             x = x + block.sa.proj(attended.transpose(1, 2).reshape(B, T, C))
             x = x + block.ffwd(block.ln2(x))
         return self.ln_f(x), new_kvs

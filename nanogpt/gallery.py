@@ -18,7 +18,7 @@ from nanogpt.checks import Decoder, Watched
 from nanogpt.drafts import transformer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.model import GPTLanguageModel
-from nanogpt.sampling import RandomSource
+from nanogpt.sampling import RandomSource, Sampling
 
 PACKAGE = Path(__file__).resolve().parent
 MODULES = (  # in the order of their imports
@@ -199,7 +199,9 @@ def mutant(bug: Bug) -> Decoder:
         )
         exec(code, names)
 
-    def generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng, **kwargs):
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
         target = of_class(target, names["GPTLanguageModel"])
         if isinstance(draft, TransformerDraft):
             model = of_class(draft.model, names["GPTLanguageModel"])

@@ -26,8 +26,18 @@ def test_a_picture_has_title_axes_and_a_fixed_size(picture):
     (axes,) = picture.axes
     assert axes.get_title(loc="left") == "T"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "y")
-    png = picture._repr_png_()
+    png, _ = picture._repr_png_()
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and png_size(png) == (800, 360)
+
+
+def test_a_picture_describes_itself_to_those_who_cannot_see_it():
+    lines = figures.lines([1, 2], {"a": [1, 2], "b": [2, 3]}, "T", "x", "y", guess=2)
+    assert lines.description == "T; across: x; up: y; shown: a, b, your guess: 2"
+    assert lines._repr_png_()[1] == {"alt": lines.description}
+    strip = figures.cache_strip([("kept", [("a", "cached"), ("b", "rejected")])], "T")
+    assert strip.description == "T; kept: a ✗b"
+    grid = figures.grid([[0, 0.5]], ["r"], ["c", "d"], "T", "x", "y")
+    assert repr(grid) == "<Picture: T; across: x; up: y; r: 0.00, 0.50>"
 
 
 def test_lines_show_their_data_and_the_guess():
@@ -92,4 +102,4 @@ def test_the_remaining_pictures_can_be_drawn():
     for picture in (table, trace):
         assert picture.axes[0].get_title(loc="left") == "T"
     for picture in (strip, table, trace):
-        assert picture._repr_png_()[:4] == b"\x89PNG"
+        assert picture._repr_png_()[0][:4] == b"\x89PNG"
