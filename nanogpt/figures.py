@@ -14,7 +14,7 @@ import base64
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,21 +191,23 @@ def grid(
     ylabel: str,
     width: float = 5,
     height: float = 4,
+    text: Callable[[float], str] = "{:.2f}".format,
 ) -> Picture:
-    """A table of numbers from 0 (white) to 1 (blue), each written into its cell."""
+    """A table of numbers from 0 (white) to the largest (blue), each written into its cell."""
     axes = picture(title, xlabel, ylabel, width, height)
-    axes.imshow(np.asarray(values, dtype=float), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    values = np.asarray(values, dtype=float)
+    top = values.max()
+    axes.imshow(values, cmap="Blues", vmin=0, vmax=top, aspect="auto")
     for i, row in enumerate(values):
         for j, value in enumerate(row):
-            colour = "white" if value > 0.5 else "black"
-            axes.text(j, i, f"{float(value):.2f}", ha="center", va="center", color=colour)
+            colour = "white" if value > 0.5 * top else "black"
+            axes.text(j, i, text(float(value)), ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)
-    axes.figure.rows = [
-        f"{label}: {', '.join(f'{float(value):.2f}' for value in row)}"
-        for label, row in zip(rows, values, strict=True)
-    ]
+    axes.figure.rows = [f"columns: {', '.join(columns)}".replace("\n", "")]
+    for label, row in zip(rows, values, strict=True):
+        axes.figure.rows.append(f"{label}: {' '.join(text(float(value)) for value in row)}")
     return axes.figure
 
 

@@ -37,7 +37,9 @@ def test_a_picture_describes_itself_to_those_who_cannot_see_it():
     strip = figures.cache_strip([("kept", [("a", "cached"), ("b", "rejected")])], "T")
     assert strip.description == "T; kept: a ✗b"
     grid = figures.grid([[0, 0.5]], ["r"], ["c", "d"], "T", "x", "y")
-    assert repr(grid) == "<Picture: T; across: x; up: y; r: 0.00, 0.50>"
+    assert repr(grid) == "<Picture: T; across: x; up: y; columns: c, d; r: 0.00 0.50>"
+    marks = figures.grid([[0, 1]], ["r"], ["c", "d"], "T", "x", "y", text={0: "·", 1: "✓"}.get)
+    assert [t.get_text() for t in marks.axes[0].texts] == ["·", "✓"]
 
 
 def test_lines_show_their_data_and_the_guess():
