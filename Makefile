@@ -6,7 +6,7 @@ BIN := .venv/bin
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
 
-.PHONY: lab test demo bench notebooks lint
+.PHONY: lab test demo bench notebooks book browser check lint
 lab: .venv/installed
 	$(BIN)/python -m nanogpt.data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
@@ -26,6 +26,21 @@ NB ?= notebooks/*.ipynb
 notebooks: .venv/installed
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute --ExecutePreprocessor.record_timing=False $(NB)
 	$(BIN)/jupyter nbconvert --to notebook --inplace --coalesce-streams --log-level=WARN $(NB)
+
+# The reading copy, a static site in build/book.
+book: .venv/installed
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,book]'
+	$(BIN)/python book/build.py
+
+# The book, its two pages to play with, and every chapter in JupyterLab, in a real Chromium (from
+# the PATH, or $CHROMIUM). Skipped where there is none.
+browser: book
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,browser]'
+	$(BIN)/python -m pytest -n 0 tests/browser
+
+# What is quick to say of a change: style, and whether notebooks, prose and package agree.
+check: lint
+	$(BIN)/python -m pytest tests/test_series.py tests/test_project.py tests/test_figures.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

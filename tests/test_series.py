@@ -221,3 +221,11 @@ def test_the_readmes_results_are_the_shipped_targets():
     facts = checkpoint.read_header(checkpoint.TARGET)["facts"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"{facts['val_loss']:.4f}" in readme and f"{facts['seconds'] / 60:.1f} minutes" in readme
+
+
+@every_notebook
+def test_a_cell_shows_one_picture_at_most_and_it_describes_itself(path):
+    for cell in cells(path, "code"):
+        shown = [o for o in cell.outputs if "image/png" in o.get("data", {})]
+        assert len(shown) <= 1, cell.source
+        assert all(len(o.metadata["image/png"]["alt"]) > 20 for o in shown), cell.source

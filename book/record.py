@@ -1,0 +1,144 @@
+"""Decodes for real, and writes the player page with what happened in it.
+
+`python book/record.py build/book/player.html`. The same machine gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+import torch
+
+from nanogpt import checkpoint
+from nanogpt.bench import DRAFTS
+from nanogpt.cache import cache_length, trim_kv_cache
+from nanogpt.checks import decoder
+from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
+from nanogpt.generate import Round
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import residual, speculative_generate
+
+TEMPLATE = Path(__file__).resolve().parent / "player.html"
+BEFORE, AFTER = '<script type="application/json" id="traces">', "</script>"
+PROMPT = "ROMEO:"
+
+FIELDS = ("name", "draft", "K", "temperature", "seed", "tokens")
+TRACES = [  # 200 tokens do not fit into the window of 128
+    dict(zip(FIELDS, values, strict=True))
+    for values in (
+        ("bigram draft, K = 4", "bigram", 4, 1.0, 0, 120),
+        ("distilled tree, K = 8", "distilled", 8, 1.0, 0, 120),
+        ("distilled tree, K = 8, temperature 0", "distilled", 8, 0.0, 0, 120),
+        ("distilled tree, K = 8, past the window", "distilled", 8, 1.0, 1, 200),
+    )
+]
+
+
+class NotingSource(RandomSource):
+    """A RandomSource that notes the u of every bernoulli, and draws as if it had not looked."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.noted: list[float] = []
+
+    def bernoulli(self, probability: float) -> bool:
+        """As RandomSource.bernoulli."""
+        before = self._uniforms.bit_generator.state
+        self.noted.append(self._uniforms.random())
+        self._uniforms.bit_generator.state = before
+        return super().bernoulli(probability)
+
+
+def round_of(r: Round, us: list[float], cache: list[int], restart: bool, tokenizer: CharTokenizer):
+    """One round as the page reads it. `us`: of the examined candidates; `cache`: three lengths."""
+    n = len(r.accepted) - 1  # accepted candidates
+    assert len(us) == min(len(r.accepted), len(r.candidates))
+    drafts = []
+    for i, token in enumerate(r.candidates):
+        p, q = float(r.target_probs[i, token]), float(r.draft_probs[i, token])
+        u = us[i] if i < len(us) else None
+        fate = "accepted" if i < n else "rejected" if i == n else "unexamined"
+        assert u is None or (u < min(1.0, p / q)) == (fate == "accepted")
+        drafts.append({"text": tokenizer.decode([token]), "p": p, "q": q, "u": u, "fate": fate})
+    token, fate = r.accepted[-1], "bonus" if n == len(r.candidates) else "resampled"
+    last = {"text": tokenizer.decode([token]), "fate": fate, "p": float(r.target_probs[n, token])}
+    if fate == "resampled":
+        last["residual"] = float(residual(r.target_probs[n], r.draft_probs[n])[token])
+    return {"restart": restart, "cache": cache, "drafts": drafts, "last": last}
+
+
+def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
+    """The settings, and the rounds that a generation with them took."""
+    lengths, rng = [], NotingSource(settings["seed"])
+
+    def noting_trim(new_kvs, num_accepted, cache_len):
+        kept = trim_kv_cache(new_kvs, num_accepted, cache_len)
+        lengths.append([cache_len, cache_length(new_kvs), cache_length(kept)])
+        return kept
+
+    request = {
+        "prompt_tokens": tokenizer.encode(PROMPT),
+        "max_new_tokens": settings["tokens"],
+        "K": settings["K"],
+        "sampling": Sampling(settings["temperature"]),
+    }
+    made = decoder(trim_kv_cache=noting_trim)(target, draft, **request, rng=rng)
+    ordinary = RandomSource(settings["seed"])
+    assert made.tokens == speculative_generate(target, draft, **request, rng=ordinary).tokens
+    us = iter(rng.noted)
+    full = [None, *(trimmed for _, _, trimmed in lengths)]
+    rounds = [
+        round_of(
+            r,
+            list(itertools.islice(us, min(len(r.accepted), len(r.candidates)))),
+            cache,
+            restart=before is not None and before != cache[0],
+            tokenizer=tokenizer,
+        )
+        for r, cache, before in zip(made.rounds, lengths, full[:-1], strict=True)
+    ]
+    assert next(us, None) is None
+    return {**settings, "prompt": PROMPT, "rounds": rounds}
+
+
+def record_all() -> dict:
+    """What the page is filled with: the window, the corpus that was counted, and every trace."""
+    torch.set_num_threads(1)
+    corpus = load_corpus()
+    target, tokenizer = checkpoint.load()
+    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    drafts = {
+        name: DRAFTS[name](tokens, tokenizer.vocab_size) for name in {t["draft"] for t in TRACES}
+    }
+    traces = [record(target, tokenizer, drafts[t["draft"]], t) for t in TRACES]
+    return {"window": target.config.block_size, "corpus": corpus.name, "traces": traces}
+
+
+def filled(template: str, recorded: dict) -> str:
+    """The template with `recorded` in its place. Raises ValueError if it has no such place."""
+    if template.count(BEFORE) != 1:
+        raise ValueError(f"the template must hold {BEFORE} once; bring it back with git")
+    head, rest = template.split(BEFORE)
+    text = json.dumps(recorded, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = text.replace("<", "\\u003c")  # so that no text can end the script element
+    return head + BEFORE + text + rest[rest.index(AFTER) :]
+
+
+def main() -> None:
+    """Write the finished page to the given path; missing parent folders are made."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path, help="where the page goes: build/book/player.html")
+    path = parser.parse_args().path
+    page = filled(TEMPLATE.read_text(encoding="utf-8"), record_all())
+    write_atomically(path, page.encode())
+    print(f"{path}: {len(TRACES)} traces, {len(page.encode()) // 1000} kB")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"error: {error}") from None

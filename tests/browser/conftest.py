@@ -1,0 +1,81 @@
+"""A real Chromium for the tests of this folder. `make browser` runs them; `pytest` alone does not.
+
+Each page may talk to this machine only. What it asks of any other host is refused, and fails the
+test, and so do a request that fails and an error of the page's own.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # series.py
+
+DESKTOP, PHONE = (1280, 900), (375, 750)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+HERE = {"localhost", "127.0.0.1", "", None}  # the last two: file:, data: and blob: addresses
+
+
+def chromium() -> str | None:
+    """The program: $CHROMIUM, or one on the PATH; None if there is none."""
+    names = ["chromium", "chromium-browser", "google-chrome"]
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium on the PATH and no $CHROMIUM")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: make browser")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Faults(list):
+    """What went wrong on a page: its own errors, failed requests, requests to other hosts."""
+
+    def watch(self, page):
+        page.on("pageerror", lambda error: self.append(f"page error: {error}"))
+        page.on("requestfailed", lambda r: self.append(f"failed: {r.url} {r.failure}"))
+        page.on(
+            "response", lambda r: r.status >= 400 and self.append(f"status {r.status}: {r.url}")
+        )
+        page.on("console", lambda m: m.type == "error" and self.append(f"console: {m.text}"))
+
+    def guard(self, route):
+        if urlsplit(route.request.url).hostname in HERE:
+            route.continue_()
+        else:
+            self.append(f"outside: {route.request.url}")
+            route.abort()
+
+
+@pytest.fixture
+def open_page(browser):
+    """open_page(size=DESKTOP, **options): a new, empty browser window's page.
+
+    The test fails at its end if anything is in page.faults.
+    """
+    opened = []
+
+    def open_one(size=DESKTOP, **options):
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce", **options
+        )
+        page = context.new_page()
+        page.faults = Faults()
+        page.faults.watch(page)
+        context.route("**/*", page.faults.guard)
+        opened.append((context, page))
+        return page
+
+    yield open_one
+    for context, page in opened:
+        context.close()
+        assert not page.faults, "\n".join(page.faults)

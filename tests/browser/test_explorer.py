@@ -1,0 +1,363 @@
+"""The explorer page: its numbers are those of p and q, and its throws are the package's rule."""
+
+import bisect
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from series import ROOT
+
+from nanogpt.speculative import accept_reject
+
+ADDRESS = (ROOT / "book" / "explorer.html").as_uri()
+PHONE = (375, 750)
+THROWS = 20_000
+PRESETS = [
+    *("Three letters", "Two letters", "Four letters", "p = q"),
+    *("Almost disjoint", "Overconfident draft", "Flat draft"),
+]
+
+
+@pytest.fixture
+def page(open_page):
+    return opened(open_page())
+
+
+def opened(page):
+    page.goto(ADDRESS)
+    return page
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def slider(page, name):
+    return page.get_by_role("slider", name=name, exact=True)
+
+
+def state(page):
+    return page.evaluate("explorer.state")
+
+
+def numbers(page, row):
+    """The numbers of a row of the first table, as they stand on the page."""
+    cells = page.locator("#numbers tr", has_text=row).first.locator("td").all_inner_texts()
+    return [None if cell == "–" else float(cell) for cell in cells]
+
+
+def check_numbers(page):
+    """All that the page says of p and q, worked out again from the p and q that it shows."""
+    p, q = numbers(page, "target p"), numbers(page, "draft q")
+    shown = state(page)
+    assert shown["p"] == pytest.approx(p, abs=5.1e-4)
+    assert shown["q"] == pytest.approx(q, abs=5.1e-4)
+    assert sum(shown["p"]) == pytest.approx(1, abs=1e-9)
+    assert sum(shown["q"]) == pytest.approx(1, abs=1e-9)
+    pairs = list(zip(p, q, strict=True))
+    rounding = 5.1e-4 * (len(p) + 1)
+    alpha = sum(min(pair) for pair in pairs)
+    distance = sum(abs(p_x - q_x) for p_x, q_x in pairs) / 2
+    for place, value in {"alpha": alpha, "near": 1 - distance, "reject": 1 - alpha}.items():
+        assert float(page.inner_text(f"#{place}")) == pytest.approx(value, abs=rounding), place
+    assert numbers(page, "overlap") == pytest.approx([min(pair) for pair in pairs], abs=1e-3)
+    assert numbers(page, "q too much") == pytest.approx([max(0, b - a) for a, b in pairs], abs=2e-3)
+    missing = [max(0, a - b) for a, b in pairs]
+    assert numbers(page, "residual max") == pytest.approx(missing, abs=2e-3)
+    residual = numbers(page, "normalised")
+    assert residual == [None] * len(p) or sum(residual) == pytest.approx(1, abs=rounding)
+    for (a, b), ratio in zip(pairs, numbers(page, "accepted with"), strict=True):
+        assert ratio is None if b == 0 else ratio == pytest.approx(min(1, a / b), abs=2e-3 / b)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_numbers_of_every_example_are_those_of_its_p_and_q(page, preset):
+    press(page, preset)
+    check_numbers(page)
+
+
+def test_the_page_opens_with_the_three_letters_of_chapter_05(page):
+    assert state(page)["p"] == [0.5, 0.3, 0.2]
+    assert state(page)["q"] == [0.1, 0.1, 0.8]
+    assert page.inner_text("#alpha") == "0.400"
+
+
+def drag(page, name, up):
+    box = slider(page, name).bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for part in range(1, 6):
+        page.mouse.move(x, y - up * part / 5)
+    page.mouse.up()
+
+
+def test_a_drag_moves_one_bar_and_the_others_give_way(page):
+    drag(page, "draft q of c", up=-120)
+    p, q = state(page)["p"], state(page)["q"]
+    assert p == [0.5, 0.3, 0.2]
+    assert 0.2 < q[2] < 0.5 and q[0] == pytest.approx(q[1])
+    check_numbers(page)
+    drag(page, "target p of a", up=500)  # far above the picture
+    assert state(page)["p"] == [1, 0, 0]
+    check_numbers(page)
+    drag(page, "target p of a", up=-70)  # from 1 downward: the others share what is left
+    p = state(page)["p"]
+    assert p[1] == pytest.approx(p[2]) and p[0] < 0.9
+    check_numbers(page)
+
+
+def test_the_arrow_keys_move_a_bar(page):
+    handle = slider(page, "target p of b")
+    handle.focus()
+    for key, value in [
+        ("ArrowUp", 0.31),
+        ("PageUp", 0.41),
+        ("ArrowDown", 0.4),
+        ("End", 1),
+        ("PageDown", 0.9),
+        ("Home", 0),
+    ]:
+        page.keyboard.press(key)
+        assert state(page)["p"][1] == pytest.approx(value)
+        assert handle.get_attribute("aria-valuetext") == f"p of b is {value:.2f}"
+        check_numbers(page)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "target p of b"
+
+
+def test_set_refuses_what_is_no_distribution(page):
+    for p, q in [([0.5, 0.6], [0.5, 0.5]), ([1.5, -0.5], [0.5, 0.5]), ([1.0], [1.0])]:
+        assert page.evaluate(
+            "([p, q]) => { try { explorer.set(p, q); } catch (e) { return true; } }", [p, q]
+        )
+    assert state(page)["p"] == [0.5, 0.3, 0.2]
+
+
+# ---- throws
+
+
+def counted(page, n=THROWS):
+    page.evaluate("n => explorer.throwMany(n)", n)
+    return state(page)
+
+
+def errors_away(shares, probs, n):
+    """How many standard errors of n throws the shares lie from the probabilities, at most."""
+    return max(
+        abs(share - p) / max(math.sqrt(p * (1 - p) / n), 1 / n)
+        for share, p in zip(shares, probs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_comes_out_is_p_and_what_is_accepted_is_alpha(page, preset):
+    press(page, preset)
+    made = counted(page)
+    assert made["throws"] == sum(made["counts"]) == THROWS
+    shares = [n / THROWS for n in made["counts"]]
+    assert errors_away(shares, made["p"], THROWS) < 4  # by chance once in some thousand seeds
+    alpha = sum(map(min, made["p"], made["q"]))
+    assert errors_away([made["accepted"] / THROWS], [min(1, alpha)], THROWS) < 4
+    assert f"{made['accepted'] / THROWS:.3f}, beside α = {alpha:.3f}" in page.inner_text(
+        "#measured"
+    )
+
+
+@pytest.mark.parametrize("preset", ["Three letters", "Two letters", "Flat draft"])
+def test_the_mistake_leads_elsewhere_and_the_page_says_where(page, preset):
+    press(page, preset)
+    page.get_by_label("the well-known mistake").check()
+    made = counted(page)
+    p, q = made["p"], made["q"]
+    rejected = 1 - sum(map(min, p, q))
+    limit = [min(a, b) + rejected * a for a, b in zip(p, q, strict=True)]
+    shares = [n / THROWS for n in made["counts"]]
+    assert made["limit"] == pytest.approx(limit, abs=1e-12)
+    assert errors_away(shares, limit, THROWS) < 4
+    assert errors_away(shares, p, THROWS) > 12
+    row = page.locator("#counts tr", has_text="P(reject)").locator("td").all_inner_texts()
+    assert [float(cell) for cell in row] == pytest.approx(limit, abs=5.1e-4)
+    bias = sum(abs(a - b) for a, b in zip(limit, p, strict=True)) / 2
+    assert f"leads {bias:.3f} away from p" in page.inner_text("#verdict")
+
+
+def test_the_two_letters_come_with_the_numbers_of_the_chapter(page):
+    press(page, "Two letters")
+    page.get_by_label("the well-known mistake").check()
+    assert state(page)["limit"] == pytest.approx([0.61, 0.39])
+    page.get_by_label("the well-known mistake").uncheck()
+    assert state(page)["limit"] == pytest.approx([0.7, 0.3])
+
+
+class Mulberry32:
+    """The page's random numbers, as a source that the package draws from."""
+
+    def __init__(self, seed):
+        self.a, self.accepted = seed, False
+
+    def uniform(self):
+        mask = 0xFFFFFFFF
+        self.a = (self.a + 0x6D2B79F5) & mask
+        t = ((self.a ^ (self.a >> 15)) * (1 | self.a)) & mask
+        t = ((t + ((t ^ (t >> 7)) * (61 | t) & mask)) & mask) ^ t
+        return (t ^ (t >> 14)) / 2**32
+
+    def bernoulli(self, probability):
+        self.accepted = self.uniform() < probability
+        return self.accepted
+
+    def categorical(self, probs):
+        if self.accepted:  # the package's bonus token, which the page does not draw
+            self.accepted = False
+            return 0
+        return bisect.bisect_right(list(itertools.accumulate(probs.tolist())), self.uniform())
+
+
+@pytest.mark.parametrize("preset", ["Three letters", "Four letters", "Flat draft"])
+def test_the_throws_are_those_of_accept_reject(page, preset):
+    press(page, preset)
+    page.get_by_label("Seed").fill("7")
+    made, rng = counted(page, 2000), Mulberry32(7)
+    p, q = (torch.tensor(made[name], dtype=torch.float64) for name in "pq")
+    tokens = Counter()
+    for _ in range(2000):
+        guess = rng.categorical(q)
+        tokens[accept_reject([guess], q[None], torch.stack([p, p]), rng)[0]] += 1
+    assert made["counts"] == [tokens[x] for x in range(len(p))]
+
+
+def test_the_same_seed_gives_the_same_throws(page):
+    first = counted(page, 500)
+    press(page, "Reset the counter")
+    assert state(page)["throws"] == 0
+    assert counted(page, 500) == first
+    seed = page.get_by_label("Seed")
+    seed.fill("1")
+    other = counted(page, 500)
+    assert other["counts"] != first["counts"] and other["throws"] == 500
+    seed.fill("0")
+    for _ in range(3):
+        press(page, "Throw")
+    page.evaluate("explorer.throwMany(497)")  # one by one or all at once
+    assert state(page)["counts"] == first["counts"]
+
+
+def test_a_change_of_p_q_or_rule_empties_the_counter(page):
+    for change in (
+        lambda: slider(page, "draft q of a").press("ArrowUp"),
+        lambda: press(page, "Flat draft"),
+        lambda: page.get_by_label("the well-known mistake").check(),
+        lambda: page.evaluate("explorer.set([.5, .5], [.9, .1])"),
+    ):
+        assert counted(page, 10)["throws"] == 10
+        change()
+        assert state(page)["throws"] == 0
+
+
+def test_one_throw_is_told_as_it_was(page):
+    fates = set()
+    for n in range(1, 30):
+        press(page, "Throw")
+        last, q = state(page)["last"], state(page)["q"]
+        story = page.inner_text(".story")
+        guess, token = "abc"[last["guess"]], "abc"[last["token"]]
+        assert story.startswith(f"Throw {n}: the guess {guess} is ")
+        assert f"u₁ = {last['u1']:.3f} falls on {guess}" in story
+        assert sum(q[: last["guess"]]) <= last["u1"] < sum(q[: last["guess"] + 1])
+        assert last["accepted"] == (last["u2"] < min(1, last["ratio"]))
+        assert ("accepted ✓" in story) == last["accepted"] != ("rejected ✗" in story)
+        assert (f"falls on ↻ {token}." in story) == (not last["accepted"])
+        fates.add(last["accepted"])
+    assert fates == {True, False}
+
+
+def test_the_distance_falls_with_more_throws(page):
+    early = counted(page, 30)
+    late = counted(page, THROWS)
+    assert late["history"][: len(early["history"])] == early["history"]
+    assert late["history"][-1]["tv"] < 0.02 < early["history"][0]["tv"]
+    assert page.locator("#distance polyline").count() == 2  # the counter, and what chance leaves
+
+
+# ---- for everyone
+
+
+def test_everything_works_from_the_keyboard_alone(page):
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "(e => e.getAttribute('aria-label') || e.id || e.textContent)"
+                "(document.activeElement)"
+            )
+        )
+        outline = page.evaluate(
+            "(e => getComputedStyle(e.matches('.handle') ? e.querySelector('.grip') : e))"
+            "(document.activeElement)[document.activeElement.matches('.handle') ? 'strokeWidth' : "
+            "'outlineWidth']"
+        )
+        if reached[-1] == "mistake":
+            break
+        assert float(outline.removesuffix("px")) >= 3, f"no focus to be seen on {reached[-1]}"
+    sliders = [f"{name} of {x}" for x in "abc" for name in ("target p", "draft q")]
+    assert reached[4:] == [*PRESETS, *sliders, "throw", "many", "reset", "seed", "mistake"]
+    page.keyboard.press("Space")
+    assert state(page)["mistake"]
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("ArrowUp")
+    assert state(page)["seed"] == 1
+    for key, throws in [("Enter", 0), ("Space", 1000), ("Enter", 1001)]:
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press(key)
+        assert state(page)["throws"] == throws
+    page.locator("#presets button").first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert state(page)["p"] == [0.7, 0.3]
+
+
+def test_a_finger_drags_a_bar_and_the_page_stays(open_page):
+    page = opened(open_page(size=PHONE, has_touch=True, is_mobile=True))
+    handle = slider(page, "draft q of c")
+    handle.scroll_into_view_if_needed()
+    box, scrolled = handle.bounding_box(), page.evaluate("scrollY")
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    finger = page.context.new_cdp_session(page)
+    for kind, dy in [("touchStart", 0), ("touchMove", 40), ("touchMove", 90), ("touchEnd", None)]:
+        points = [] if dy is None else [{"x": x, "y": y + dy}]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        page.evaluate("new Promise(requestAnimationFrame)")  # moves are handed on once a frame
+    assert state(page)["q"][2] < 0.6
+    assert page.evaluate("scrollY") == scrolled
+    check_numbers(page)
+    page.get_by_role("button", name="Throw 1,000").tap()
+    assert state(page)["throws"] == 1000
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_sideways_scroll_on_a_phone(open_page, scheme):
+    page = opened(open_page(size=PHONE, color_scheme=scheme))
+    page.get_by_label("the well-known mistake").check()
+    for preset in PRESETS:
+        press(page, preset)
+        page.evaluate("explorer.throwMany(12345)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        clipped = "e => e.filter(e => e.getBoundingClientRect().right > innerWidth).length"
+        assert page.locator("main *").evaluate_all(clipped) == 0
+
+
+def test_the_page_asks_for_nothing_and_leads_back_to_the_book(open_page):
+    page, asked = open_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    opened(page)
+    press(page, "Throw 1,000")
+    assert [url for url in asked if not url.startswith("data:")] == [ADDRESS]
+    links = page.locator("a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
+    assert links[0] == "index.html"
+    for chapter in ("05_rejection_sampling", "07_speculative_generate"):
+        assert f"notebooks/{chapter}.html" in links
+        assert (ROOT / "notebooks" / f"{chapter}.ipynb").exists()
+    assert page.get_attribute("html", "lang") == "en" and "Accept or reject" in page.title()

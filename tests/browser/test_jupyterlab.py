@@ -1,0 +1,161 @@
+"""The chapters in a real JupyterLab: readable as stored, and all cells run without a fault."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from series import NOTEBOOKS, cells, tags
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+SHOW_ALL = {"windowingMode": "none"}  # JupyterLab draws only cells in sight otherwise
+PICTURES = """
+images => Promise.all(images.map(async image => {
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+    const pixels = new Uint32Array(data.buffer);
+    return {
+        width: image.naturalWidth,
+        ink: pixels.filter(pixel => pixel !== 0xffffffff).length / pixels.length,
+    };
+}))
+"""
+
+
+@dataclass
+class Lab:
+    """A running JupyterLab on a copy of the notebooks."""
+
+    url: str
+    token: str
+
+    def ask(self, method: str, path: str):
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(self.url + path, method=method, headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or "null")
+
+    def close_kernels(self):
+        for session in self.ask("GET", "api/sessions"):
+            self.ask("DELETE", f"api/sessions/{session['id']}")
+
+
+def wait_for(what: str, happened: Callable[[], bool], seconds: float):
+    """Return once it has happened; fail with `what` if it does not in so many seconds."""
+    end = time.monotonic() + seconds
+    while not (answer := happened()):
+        assert time.monotonic() < end, f"{what}: not in {seconds:.0f} s"
+        time.sleep(0.2)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    for path in NOTEBOOKS:  # a copy, signed by nobody: what a reader has after a download
+        (folder / path.name).write_bytes(path.read_bytes())
+    settings = folder / ".lab" / "settings" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    (settings / "tracker.jupyterlab-settings").write_text(json.dumps(SHOW_ALL))
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    environment = {name: str(folder / ".lab" / place) for name, place in places.items()}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--port=0", "--allow-root"]
+    log = (folder / "log.txt").open("w")
+    server = subprocess.Popen(
+        [*command, f"--ServerApp.root_dir={folder}"],
+        env=os.environ | environment,
+        stdout=log,
+        stderr=log,
+    )
+    try:
+        runtime = folder / ".lab" / "runtime"
+        found = lambda: [p for p in runtime.glob("jpserver-*.json") if p.stat().st_size]  # noqa: E731
+        (place,) = wait_for("JupyterLab's start", found, 60)
+        info = json.loads(place.read_text())
+        yield Lab(info["url"], info["token"])
+    finally:
+        server.terminate()
+        server.wait(30)
+        log.close()
+
+
+@pytest.fixture
+def open_notebook(lab, open_page):
+    """open_notebook(path): its page in a fresh workspace, with an idle kernel."""
+
+    def open_one(path: Path):
+        page = open_page((1280, 1000))
+        page.goto(f"{lab.url}lab/workspaces/{path.stem}/tree/{path.name}?token={lab.token}")
+        indicator = page.locator(".jp-Notebook-ExecutionIndicator")
+        indicator.and_(page.locator("[data-status=idle]")).wait_for(timeout=60_000)
+        page.locator(".jp-CodeCell").nth(len(cells(path, "code")) - 1).wait_for(state="attached")
+        return page
+
+    yield open_one
+    lab.close_kernels()
+
+
+def stored_outputs(path: Path, mime_type: str) -> list:
+    outputs = [output for cell in cells(path, "code") for output in cell.outputs]
+    return [o.data[mime_type] for o in outputs if mime_type in o.get("data", {})]
+
+
+def assert_pictures_and_traces_are_readable(page, path: Path):
+    """As many as are stored, none of them blank; traces with their marks and, beside, colours."""
+    images = page.locator(".jp-OutputArea-output img")
+    assert images.count() == len(stored_outputs(path, "image/png"))
+    pictures = images.evaluate_all(PICTURES)
+    assert all(p["width"] >= 400 and 0.01 < p["ink"] < 0.9 for p in pictures), pictures
+    traces = page.locator(".jp-OutputArea-output.jp-RenderedHTMLCommon span[title^=accepted]")
+    traces = traces.filter(has_text="✓")
+    html = [stored for stored in stored_outputs(path, "text/html") if "✓" in stored]
+    assert (traces.count() > 0) == (len(html) > 0)
+    if html:
+        border = traces.first.evaluate("mark => getComputedStyle(mark).borderTopColor")
+        assert border == "rgb(0, 158, 115)", border  # figures.ACCEPTED
+
+
+def prompts(page) -> list[str]:
+    return page.locator(".jp-CodeCell .jp-InputArea-prompt").all_inner_texts()
+
+
+@every_notebook
+def test_a_chapter_reads_as_it_is_stored_and_trusted_by_nobody(open_notebook, path):
+    page = open_notebook(path)
+    assert_pictures_and_traces_are_readable(page, path)
+    assert prompts(page) == [f"[{n}]:" for n in range(1, len(cells(path, "code")) + 1)]
+
+
+@every_notebook
+def test_all_cells_of_a_chapter_run(open_notebook, path):
+    code, page = cells(path, "code"), open_notebook(path)
+    page.get_by_role("menuitem", name="Edit", exact=True).click()
+    page.get_by_role("menuitem", name="Clear Outputs of All Cells", exact=True).click()
+    wait_for("empty prompts", lambda: set(prompts(page)) == {"[ ]:"}, 60)
+    assert page.locator(".jp-OutputArea-output").count() == 0
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    numbered = [f"[{n}]:" for n in range(1, len(code) + 1)]
+    wait_for("every cell numbered", lambda: prompts(page) == numbered, 180)
+    failed = page.locator(".jp-CodeCell").filter(
+        has=page.locator('[data-mime-type="application/vnd.jupyter.error"]')
+    )
+    assert failed.count() == sum("raises-exception" in tags(cell) for cell in code)
+    assert_pictures_and_traces_are_readable(page, path)

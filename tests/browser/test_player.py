@@ -1,0 +1,431 @@
+"""The player page: it shows what the package really decoded, to the last number and mark."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from series import ROOT
+
+from nanogpt import checkpoint
+from nanogpt.bench import DRAFTS
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import speculative_generate
+
+PHONE = (375, 750)
+MARKS = {"accepted": "✓", "rejected": "✗", "resampled": "↻", "bonus": "★"}
+BLANKS = str.maketrans({" ": "␣", "\n": "⏎"})
+TRACES = range(4)
+
+
+def write_page(path):
+    command = [sys.executable, ROOT / "book" / "record.py", path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=path.parent.parent)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The page with its traces, written by the command into a folder that is not there yet."""
+    return write_page(tmp_path_factory.mktemp("site") / "new" / "player.html")
+
+
+@pytest.fixture(scope="module")
+def recorded(finished):
+    text = finished.read_text(encoding="utf-8")
+    return json.loads(text.split('id="traces">')[1].split("</script>")[0])
+
+
+@pytest.fixture
+def page(open_page, finished):
+    return opened(open_page(), finished)
+
+
+def opened(page, path):
+    page.goto(path.as_uri())
+    return page
+
+
+def stopped_clock(page, path):
+    """The page with a clock that goes only where a test moves it on."""
+    page.clock.install(time=0)
+    opened(page, path)
+    page.clock.pause_at(60_000)
+
+
+def state(page):
+    return page.evaluate("player.state")
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def choose(page, i):
+    page.get_by_label("Trace").select_option(str(i))
+
+
+@functools.cache
+def parts():
+    torch.set_num_threads(1)
+    target, tokenizer = checkpoint.load()
+    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
+    return target, tokenizer, {n: DRAFTS[n](tokens, 65) for n in ("bigram", "distilled")}
+
+
+@functools.cache
+def decoded(draft, K, temperature, seed, prompt, n):
+    target, tokenizer, drafts = parts()
+    rng, prompt = RandomSource(seed), tokenizer.encode(prompt)
+    return speculative_generate(target, drafts[draft], prompt, n, K, Sampling(temperature), rng)
+
+
+def generation_of(trace):
+    names = ("draft", "K", "temperature", "seed", "prompt", "tokens")
+    return decoded(*(trace[name] for name in names))
+
+
+# ---- what is recorded
+
+
+def test_the_traces_are_those_that_the_page_promises(recorded):
+    assert [(t["draft"], t["K"], t["temperature"]) for t in recorded["traces"]] == [
+        ("bigram", 4, 1.0),
+        ("distilled", 8, 1.0),
+        ("distilled", 8, 0.0),
+        ("distilled", 8, 1.0),
+    ]
+    restarts = [sum(r["restart"] for r in t["rounds"]) for t in recorded["traces"]]
+    assert restarts[:3] == [0, 0, 0] and restarts[3] >= 1
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_every_round_is_the_packages_own(recorded, i):
+    trace = recorded["traces"][i]
+    made, decode = generation_of(trace), parts()[1].decode
+    assert len(trace["rounds"]) == len(made.rounds)
+    for shown, r in zip(trace["rounds"], made.rounds, strict=True):
+        n = len(r.accepted) - 1
+        assert "".join(d["text"] for d in shown["drafts"]) == decode(r.candidates)
+        assert [d["q"] for d in shown["drafts"]] == [
+            float(r.draft_probs[j, token]) for j, token in enumerate(r.candidates)
+        ]
+        assert [d["p"] for d in shown["drafts"]] == [
+            float(r.target_probs[j, token]) for j, token in enumerate(r.candidates)
+        ]
+        fates = ["accepted"] * n + ["rejected"] + ["unexamined"] * len(r.candidates)
+        assert [d["fate"] for d in shown["drafts"]] == fates[: len(r.candidates)]
+        assert shown["last"]["text"] == decode(r.accepted[-1:])
+        assert shown["last"]["fate"] == ("bonus" if n == len(r.candidates) else "resampled")
+        assert shown["cache"][0] == r.cache_len
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_each_u_agrees_with_its_mark(recorded, i):
+    for r in recorded["traces"][i]["rounds"]:
+        for draft in r["drafts"]:
+            if draft["fate"] == "unexamined":
+                assert draft["u"] is None
+            else:
+                accepted = draft["u"] < min(1, draft["p"] / draft["q"])
+                assert 0 <= draft["u"] < 1 and accepted == (draft["fate"] == "accepted")
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_the_cache_is_one_behind_after_every_trim_and_restart(recorded, i):
+    trace, held, window = recorded["traces"][i], len(recorded["traces"][i]["prompt"]) - 1, 128
+    for r in trace["rounds"]:
+        before, after, trimmed = r["cache"]
+        accepted = sum(d["fate"] == "accepted" for d in r["drafts"])
+        assert r["restart"] == (held == window)
+        assert before == (window // 2 if r["restart"] else held)
+        assert after == before + len(r["drafts"]) + 1 <= window
+        assert trimmed == before + accepted + 1
+        held = trimmed
+    whole = len(trace["prompt"]) + trace["tokens"]
+    if not any(r["restart"] for r in trace["rounds"]):
+        assert held == whole - 1
+
+
+def test_the_same_machine_writes_the_same_bytes(finished, tmp_path):
+    again = write_page(tmp_path / "other" / "player.html")
+    assert again.read_bytes() == finished.read_bytes()
+    assert len(again.read_bytes()) < 1_000_000
+
+
+# ---- what is shown
+
+
+def marked_text(page):
+    """The text on the page and its marks, from the letters that are not hidden."""
+    read = "tokens => tokens.filter(t => !t.parentNode.hidden).map(t => t.textContent)"
+    tokens = page.locator("button.token").evaluate_all(read)
+    return "".join(t[0] for t in tokens), "".join(t[1:] for t in tokens)
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_every_trace_plays_to_its_end_and_that_is_what_the_package_decodes(
+    open_page, finished, recorded, i
+):
+    page, trace = open_page(), recorded["traces"][i]
+    stopped_clock(page, finished)
+    choose(page, i)
+    page.get_by_label("Speed").select_option("40")
+    press(page, "Play")
+    assert state(page)["playing"] and page.get_by_role("button", name="Pause").is_visible()
+    page.clock.run_for(60_000)
+    made, text = generation_of(trace), parts()[1].decode(generation_of(trace).tokens)
+    at_end = state(page)
+    assert not at_end["playing"] and at_end["round"] == len(made.rounds) - 1
+    assert at_end["steps"][at_end["step"]] == "trim"
+    assert at_end["text"] == text
+    kept = [*(d for r in trace["rounds"] for d in [*r["drafts"], r["last"]])]
+    marks = "".join(MARKS[d["fate"]] for d in kept if d["fate"] not in ("rejected", "unexamined"))
+    assert marked_text(page) == (text.translate(BLANKS), marks)
+    assert at_end["tokensPerPass"] == pytest.approx(made.tokens_per_pass, abs=1e-12)
+    assert at_end["alpha"] == pytest.approx(made.alpha, abs=1e-12)
+    assert page.inner_text("#passes") == str(made.target_passes)
+    assert page.inner_text("#tokens") == str(len(made.tokens))
+    assert page.inner_text("#rate") == f"{made.tokens_per_pass:.2f}"
+    assert page.inner_text("#alpha") == f"{made.alpha:.2f}"
+    assert page.inner_text("#plain") == f"{len(made.tokens)} passes"
+
+
+ROWS = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+
+
+def strip(page):
+    cells = page.locator("#strip .cell").evaluate_all("cells => cells.map(c => c.className)")
+    assert len(cells) == 128
+    return [c.removeprefix("cell ") for c in cells if c != "cell "]
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_every_step_shows_its_guesses_and_its_cache(page, recorded, i):
+    choose(page, i)
+    trace, text = recorded["traces"][i], recorded["traces"][i]["prompt"]
+    for n, r in enumerate(trace["rounds"]):
+        page.evaluate("n => player.go(n, 0)", n)
+        before, after, trimmed = r["cache"]
+        accepted = [d for d in r["drafts"] if d["fate"] == "accepted"]
+        steps = state(page)["steps"]
+        order = ["start", *["restart"] * r["restart"], *["draft"] * len(r["drafts"]), "verify"]
+        order += ["judge"] * sum(d["u"] is not None for d in r["drafts"])
+        assert steps == [*order, "last", "trim"]
+        assert strip(page) == ["cached"] * (128 if r["restart"] else before)
+        page.evaluate("([n, s]) => player.go(n, s)", [n, steps.index("verify")])
+        assert len(strip(page)) == after
+        assert strip(page)[before:] == ["current", *["drafted"] * len(r["drafts"])]
+        assert state(page)["text"] == text[len(trace["prompt"]) :]
+        page.evaluate("([n, s]) => player.go(n, s)", [n, len(steps) - 2])
+        assert strip(page)[before:] == ["current", *(d["fate"] for d in r["drafts"])]
+        page.evaluate("([n, s]) => player.go(n, s)", [n, len(steps) - 1])
+        assert strip(page) == ["cached"] * (before + 1) + ["accepted"] * len(accepted)
+        assert len(strip(page)) == trimmed
+        text += "".join(d["text"] for d in accepted) + r["last"]["text"]
+        assert trace["prompt"] + state(page)["text"] == text
+        rows = page.locator("#rows tr").evaluate_all(ROWS)
+        shown = [*r["drafts"], r["last"]]
+        assert [row[0] for row in rows if row[0]] == [d["text"].translate(BLANKS) for d in shown]
+        for row, draft in zip(rows, shown, strict=False):
+            mark = MARKS.get(draft["fate"], "· never examined")
+            assert row[5].startswith(mark)
+            assert bool(row[4]) == (draft.get("u") is not None)
+
+
+def test_the_sentence_of_a_decision_says_u_and_the_ratio_truly(page, recorded):
+    said = set()
+    for n, r in enumerate(recorded["traces"][0]["rounds"]):
+        first = 2 + len(r["drafts"]) + r["restart"]
+        for i, draft in enumerate(d for d in r["drafts"] if d["u"] is not None):
+            page.evaluate("([n, s]) => player.go(n, s)", [n, first + i])
+            sentence = page.inner_text("#sentence")
+            sign = "<" if draft["fate"] == "accepted" else "≥"
+            u, bound = sentence.split(" → ")[0].removeprefix("u = ").split(f" {sign} ")
+            bound = 1.0 if bound.startswith("1 (") else float(bound.removeprefix("p/q = "))
+            assert float(u) == pytest.approx(draft["u"], abs=0.006)
+            assert bound == pytest.approx(min(1, draft["p"] / draft["q"]), abs=0.006)
+            assert (float(u) < bound) == (sign == "<"), sentence
+            assert f"→ {MARKS[draft['fate']]}" in sentence
+            said.add(draft["fate"])
+    assert said == {"accepted", "rejected"}
+    assert page.evaluate("digits(0.4561, 0.4563)") == "0.4561"  # never u = 0.46 < 0.46
+
+
+def test_a_restart_is_seen(page, recorded):
+    choose(page, 3)
+    n = next(n for n, r in enumerate(recorded["traces"][3]["rounds"]) if r["restart"])
+    page.evaluate("n => player.go(n, 0)", n)
+    assert "full" in page.inner_text("#sentence") and len(strip(page)) == 128
+    press(page, "Step")
+    assert page.inner_text("#sentence").startswith("Restart: the 64 tokens before the current one")
+    assert len(strip(page)) == 64
+
+
+# ---- how it is worked
+
+
+def place(page):
+    return state(page)["round"], state(page)["step"]
+
+
+def test_buttons_slider_and_select(page):
+    assert place(page) == (0, 0)
+    press(page, "Step")
+    press(page, "Step")
+    assert place(page) == (0, 2)
+    press(page, "Back")
+    assert place(page) == (0, 1)
+    press(page, "Next round")
+    last = len(state(page)["steps"]) - 1
+    assert place(page) == (0, last)
+    press(page, "Step")
+    assert place(page) == (1, 0)
+    press(page, "Back")
+    assert place(page) == (0, last)
+    slider = page.get_by_label("Round", exact=True)
+    slider.fill("10")
+    assert state(page)["round"] == 9
+    assert slider.get_attribute("aria-valuetext").startswith("round 10 of ")
+    slider.press("ArrowRight")
+    assert state(page)["round"] == 10
+    press(page, "Start")
+    assert place(page) == (0, 0) and state(page)["text"] == ""
+    press(page, "Back")  # nothing before the start
+    assert place(page) == (0, 0)
+    choose(page, 2)
+    assert state(page)["trace"] == 2 and "temperature 0" in page.inner_text("#about")
+
+
+def test_keys(page):
+    for key, step in [("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)]:
+        page.keyboard.press(key)
+        assert place(page) == (0, step)
+    page.keyboard.press("Space")
+    assert state(page)["playing"]
+    page.keyboard.press("Space")
+    assert not state(page)["playing"]
+    page.keyboard.press("Space")
+    page.keyboard.press("ArrowRight")  # a step by hand stops the playing
+    assert not state(page)["playing"]
+
+
+def test_everything_is_reached_with_tab_and_seen(page):
+    reached = []
+    for _ in range(14):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            "(e => [e.id || e.getAttribute('href'), getComputedStyle(e).outlineWidth])"
+            "(document.activeElement)"
+        )
+        reached.append(name)
+        assert float(outline.removesuffix("px")) >= 3, f"no focus to be seen on {name}"
+        if name == "text":
+            break
+    controls = ["trace", "start", "back", "play", "step", "next", "speed", "slider", "text"]
+    assert reached[4:] == controls
+
+
+def test_a_click_on_a_letter_shows_how_it_came(page, recorded):
+    rounds = recorded["traces"][0]["rounds"]
+    page.evaluate("player.go(20, 99)")
+    before = marked_text(page)[0]
+    n = sum(sum(d["fate"] == "accepted" for d in r["drafts"]) + 1 for r in rounds[:5])
+    page.locator("button.token").nth(n).click()  # the first letter of round 6
+    assert state(page)["round"] == 5
+    made = state(page)["steps"][state(page)["step"]]
+    assert made == ("judge" if rounds[5]["drafts"][0]["fate"] == "accepted" else "last")
+    assert state(page)["tokens"] == n + 1
+    assert marked_text(page)[0] == before  # what is further on stays there, to be clicked
+    page.locator("button.token").nth(len(before) - 1).click()
+    assert state(page)["round"] == 20
+
+
+def test_playing_takes_the_speed_that_was_chosen_and_starts_again_at_the_end(open_page, finished):
+    page = open_page()
+    stopped_clock(page, finished)
+    page.get_by_label("Speed").select_option("1")
+    press(page, "Play")
+    page.clock.run_for(3_100)
+    assert place(page) == (0, 3)
+    page.get_by_label("Speed").select_option("10")
+    page.clock.run_for(210)
+    assert place(page) == (0, 5)
+    press(page, "Pause")
+    page.clock.run_for(5_000)
+    assert place(page) == (0, 5)
+    page.evaluate("player.go(1e9, 1e9)")
+    press(page, "Play")
+    assert place(page) == (0, 0)
+
+
+def test_a_listener_hears_steps_by_hand_and_only_rounds_while_it_plays(open_page, finished):
+    page = open_page()
+    stopped_clock(page, finished)
+    press(page, "Step")
+    assert page.inner_text("[role=status]") == page.inner_text("#sentence")
+    press(page, "Play")
+    heard = page.inner_text("[role=status]")
+    page.clock.run_for(700)
+    assert page.inner_text("[role=status]") == heard != page.inner_text("#sentence")
+    page.clock.run_for(10_000)
+    assert page.inner_text("[role=status]").startswith("Round ")
+
+
+def test_nothing_moves_by_itself_where_motion_is_unwelcome(page):
+    seconds = "e => getComputedStyle(e).transitionDuration"
+    assert page.locator("#strip .cell").first.evaluate(seconds) == "0s"
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.locator("#strip .cell").first.evaluate(seconds) != "0s"
+
+
+def test_on_paper_the_whole_text_stands_there(page, recorded):
+    choose(page, 3)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 720, "height": 1000})  # about a sheet
+    assert state(page)["tokens"] == recorded["traces"][3]["tokens"]
+    assert not page.get_by_role("button", name="Play").is_visible()
+    box = page.locator("#text").evaluate("e => [e.scrollHeight, e.clientHeight]")
+    assert box[0] <= box[1]
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert place(page) == (0, 0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_sideways_scroll_on_a_phone(open_page, finished, scheme):
+    page = opened(open_page(size=PHONE, color_scheme=scheme, has_touch=True), finished)
+    for i in TRACES:
+        choose(page, i)
+        for step in ("0, 0", "7, 9", "12, 5", "1e9, 1e9"):
+            page.evaluate(f"player.go({step})")
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+    assert page.locator("#strip .cell").first.bounding_box()["width"] >= 10  # room for a letter
+    page.get_by_role("button", name="Start").tap()
+    page.get_by_role("button", name="Step").tap()
+    assert place(page) == (0, 1)
+
+
+def test_a_page_without_traces_says_what_to_run(open_page):
+    page = opened(open_page(), ROOT / "book" / "player.html")
+    said = page.get_by_role("alert").inner_text()
+    assert "python book/record.py build/book/player.html" in said and "\n" not in said
+    assert not page.get_by_role("button", name="Play").is_visible()
+
+
+def test_the_page_asks_for_nothing_and_leads_back_to_the_book(open_page, finished):
+    page, asked = open_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    opened(page, finished)
+    page.evaluate("player.go(3, 3)")
+    assert [url for url in asked if not url.startswith("data:")] == [finished.as_uri()]
+    links = page.locator("a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
+    assert links[0] == "index.html"
+    for chapter in ("05_rejection_sampling", "07_speculative_generate"):
+        assert f"notebooks/{chapter}.html" in links
+        assert (ROOT / "notebooks" / f"{chapter}.ipynb").exists()
+    assert page.get_attribute("html", "lang") == "en" and "Watch a generation" in page.title()
