@@ -79,6 +79,7 @@ class TableDraft:
         self.rows, self.vocab_size = table_rows(self.table), len(self.table)
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): the table's row of the last token."""
         return self.rows[context[-1]]
 
 
@@ -110,6 +111,7 @@ class SelfDraft:
         return self.target(torch.tensor([list(context)[start:]]))[0][0, -1]
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): the target's own p at temperature 1."""
         return torch.softmax(self.logits(context), dim=-1)
 
 
@@ -117,6 +119,7 @@ class WorstDraft(SelfDraft):
     """The draft that knows the target and is always wrong: sure of its least likely token."""
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): 1 for the token that the target likes least."""
         logits = self.logits(context)
         return torch.nn.functional.one_hot(logits.argmin(), len(logits)).double()
 
@@ -320,6 +323,7 @@ class Zeros:
     """Stands for NumPy's generator: every uniform number is 0, the rarest and the lowest."""
 
     def random(self) -> float:
+        """A uniform number in [0, 1): the lowest."""
         return 0.0
 
 

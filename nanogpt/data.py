@@ -102,7 +102,8 @@ def load_corpus(
 ) -> Corpus:
     """The real corpus if it is in place or can be fetched, else the stand-in.
 
-    A fetched corpus is kept in `data_dir`. Where the stand-in is used, one line on stderr says so.
+    A fetched corpus is kept in `data_dir`. After any OSError, what was fetched being another file
+    included, the stand-in is used, and one line on stderr says so.
     Raises ValueError if the file in place is not Tiny Shakespeare; it is left alone.
     """
     path = data_dir / CORPUS_FILE

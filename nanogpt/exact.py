@@ -31,7 +31,10 @@ class Branch:
         return value
 
     def bernoulli(self, probability: float) -> bool:
-        """True on one branch and False on another, where both are possible."""
+        """True on one branch and False on another, where both are possible.
+
+        Raises ValueError unless 0 <= probability <= 1.
+        """
         if not 0 <= probability <= 1:
             raise ValueError(f"probability is {probability}; it must be in [0, 1]")
         options = [(1, float(probability)), (0, 1 - float(probability))]

@@ -440,6 +440,7 @@ def stored_pictures(notebook: Path) -> list[bytes]:
 
 
 def main() -> None:
+    """Take the README's picture from the stored outputs of chapter 00."""
     README_PICTURE.parent.mkdir(exist_ok=True)
     README_PICTURE.write_bytes(stored_pictures(NOTEBOOKS / "00_start_here.ipynb")[0])
     print(f"wrote {README_PICTURE}")

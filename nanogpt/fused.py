@@ -47,7 +47,10 @@ class FusedLanguageModel(GPTLanguageModel):
         past_kvs: PreallocatedCache | None = None,
         attn_mask: Tensor | None = None,
     ) -> tuple[Tensor, PreallocatedCache]:
-        """As GPTLanguageModel.trunk: idx (B, T) -> hidden states (B, T, C) and the new cache."""
+        """As GPTLanguageModel.trunk: idx (B, T) -> hidden states (B, T, C) and the new cache.
+
+        Raises ValueError past the window, and for a cache that is no PreallocatedCache.
+        """
         (B, T), P, C = idx.shape, cache_length(past_kvs), self.config.n_embd
         pos = self.positions(T, P, pos)
         if past_kvs is None:

@@ -166,6 +166,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Train, or go on with a training that was stopped, and save the result.
+
+    Raises ValueError for settings out of range, and SystemExit with one line for Ctrl-C.
+    """
     given = vars(parse_arguments(arguments))
     out = given.pop("out")
     for name in ("steps", "batch_size", "learning_rate"):
