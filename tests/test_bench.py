@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 import torch
 
-from nanogpt import checkpoint
+from nanogpt import bench, checkpoint
 from nanogpt.bench import (
     BEST,
     DRAFTS,
@@ -118,6 +118,21 @@ def test_a_pair_is_measured_on_the_same_text():
     assert 0 < pair.target_seconds < pair.seconds and pair.plain_seconds > 0
     assert set(pair.shares) == set(SHARES)
     assert all(0 < s < 1 for s in pair.shares.values()) and sum(pair.shares.values()) < 1
+
+
+def test_the_decoders_take_turns_at_going_first(monkeypatch):
+    order = []
+    for name in ("autoregressive_generate", "speculative_generate"):
+
+        def decode(*_, name=name, real=getattr(bench, name), **request):
+            order.append(name.split("_")[0])
+            return real(*_, **request)
+
+        monkeypatch.setattr(bench, name, decode)
+    target, draft = toy_target(7, 32), random_draft(7)
+    pairs = [measure(target, draft, [0, 1], 20, 3, Sampling(), seed) for seed in (0, 1)]
+    assert order == ["autoregressive", "speculative", "speculative", "autoregressive"]
+    assert all(pair.plain_seconds > 0 < pair.seconds for pair in pairs)
 
 
 def test_costs_are_positive_and_a_policy_is_made_of_them():
