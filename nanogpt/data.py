@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import os
@@ -41,16 +42,22 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that no reader ever sees half of it.
 
     It goes to a temporary name in the same folder and is renamed when it is all there. Missing
-    parent folders are made.
+    parent folders are made. Raises OSError if that cannot be done; what was there before stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:  # no space, no permission, no folder
+        why = (error.strerror or str(error)).lower()
+        raise OSError(
+            f"{path} cannot be written ({why}), and is as it was; make room, or choose another "
+            "place where you may write"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def fetch(url: str, timeout: float = 10.0, limit: float = 120.0) -> bytes:
@@ -191,5 +198,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -84,10 +84,10 @@ def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size:
     if len(prompt_tokens) == 0:
         raise ValueError("the prompt is empty; give at least one token to start from")
     for i, token in enumerate(prompt_tokens):
-        if not 0 <= token < vocab_size:
+        if not isinstance(token, int) or not 0 <= token < vocab_size:
             raise ValueError(
-                f"token {token} at index {i} of the prompt is outside 0 … {vocab_size - 1}; "
-                "was it encoded with this model's tokenizer?"
+                f"token {token!r} at index {i} of the prompt is no whole number in "
+                f"0 … {vocab_size - 1}; make tokens of text with this model's tokenizer"
             )
 
 

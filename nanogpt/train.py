@@ -199,5 +199,5 @@ def main(arguments: list[str] | None = None) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -1,8 +1,10 @@
 """The corpus in its three states, and the tokens made of it."""
 
 import contextlib
+import errno
 import hashlib
 import http.server
+import os
 import runpy
 import shutil
 import subprocess
@@ -179,6 +181,24 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path, monkeyp
     assert path.read_bytes() == b"old" and files(tmp_path) == ["file"]
 
 
+def test_a_full_disk_is_named_and_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    data.write_atomically(path, b"old")
+
+    def full(temporary, content):
+        temporary.open("wb").close()  # begun, and then
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(data.Path, "write_bytes", full)
+    with pytest.raises(OSError) as error:
+        data.write_atomically(path, b"new")
+    assert str(error.value) == (
+        f"{path} cannot be written (no space left on device), and is as it was; make room, or "
+        "choose another place where you may write"
+    )
+    assert path.read_bytes() == b"old" and files(tmp_path) == ["file"]
+
+
 def test_the_stand_in_has_the_65_characters_and_the_size_of_the_original():
     corpus = data.read_stand_in(data.DATA_DIR / data.STAND_IN_FILE)
     vocabulary = checkpoint.read_header(checkpoint.TARGET)["vocabulary"]
@@ -192,11 +212,6 @@ def test_tokens_decode_to_the_text_they_encode():
     assert tokenizer.encode("hell") == [3, 2, 4, 4]
     assert tokenizer.decode(tokenizer.encode("lord low")) == "lord low"
     assert tokenizer.encode("") == []
-
-
-def test_a_character_outside_the_vocabulary_is_named_with_its_index():
-    with pytest.raises(ValueError, match=r"'é' at index 3"):
-        CharTokenizer.from_text("caf").encode("café")
 
 
 def test_a_vocabulary_with_a_character_twice_is_refused():

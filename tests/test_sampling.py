@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.sampling import RandomSource, Sampling, check_probabilities, table_rows
+from nanogpt.sampling import RandomSource, Sampling, table_rows
 
 LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
 
@@ -80,17 +80,6 @@ def test_top_p_1_keeps_the_faintest_token():
     assert (probs(logits, top_p=1.0) > 0).all()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"temperature": -0.1}, {"temperature": math.nan}, {"temperature": math.inf}, {"top_k": 0},
-     {"top_k": 2.5}, {"top_p": 0.0}, {"top_p": 1.01}, {"top_p": math.nan}],
-    ids=str,
-)  # fmt: skip
-def test_impossible_sampling_settings_are_refused_by_name(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Sampling(**wrong)
-
-
 def test_the_same_seed_gives_the_same_choices():
     """Pinned: these must never change, on any machine or with any later version."""
     rng = RandomSource(0)
@@ -148,31 +137,6 @@ def test_bernoulli_never_happens_at_0_and_always_at_1():
     rng = RandomSource(0)
     rng._uniforms = Uniforms(0.0, LARGEST)
     assert rng.bernoulli(0.0) is False and rng.bernoulli(1.0) is True
-
-
-@pytest.mark.parametrize("seed", [-1, 0.5, None])
-def test_an_impossible_seed_is_refused(seed):
-    with pytest.raises(ValueError, match="seed is"):
-        RandomSource(seed)
-
-
-@pytest.mark.parametrize("probability", [-1e-9, 1.1, math.nan])
-def test_an_impossible_probability_is_refused(probability):
-    with pytest.raises(ValueError, match="must be in"):
-        RandomSource(0).bernoulli(probability)
-
-
-@pytest.mark.parametrize(
-    "wrong,why",
-    [([0.5, math.nan], "NaN"), ([1.5, -0.5], "negative"), ([0.5, 0.4], "sum to 1"),
-     ([0.5, 0.5 + 2e-6], "sum to 1"), ([math.inf, 0.0], "sum to 1")],
-    ids=str,
-)  # fmt: skip
-def test_what_is_no_distribution_is_refused(wrong, why):
-    with pytest.raises(ValueError, match=why):
-        RandomSource(0).categorical(torch.tensor(wrong, dtype=torch.float64))
-    with pytest.raises(ValueError, match=why):
-        check_probabilities(torch.tensor([[0.5, 0.5], wrong], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

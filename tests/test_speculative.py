@@ -136,20 +136,6 @@ def test_where_p_equals_q_but_for_rounding_the_residual_is_p():
     assert torch.equal(residual(p * (1 - 1e-16), p), p * (1 - 1e-16))
 
 
-@pytest.mark.parametrize(
-    "q,p,why",
-    [
-        ([[math.nan, 1.0]], [[0.5, 0.5]] * 2, "NaN"),
-        ([[0.5, 0.5]], [[-0.5, 1.5]] * 2, "negative"),
-        ([[0.5, 0.4]], [[0.5, 0.5]] * 2, "sum to 1"),
-        ([[0.0, 1.0]], [[0.5, 0.5]] * 2, "candidate 0 at index 0 has q = 0"),
-    ],
-)
-def test_accept_reject_refuses_what_is_no_distribution_and_a_candidate_without_q(q, p, why):
-    with pytest.raises(ValueError, match=why):
-        accept_reject([0], rows(*q), rows(*p), RandomSource(0))
-
-
 # ---- trimming
 
 
@@ -304,25 +290,3 @@ def test_measured_alpha_of_the_bigram_is_the_overlap_of_p_and_q():
 def test_the_statistics_of_a_generation_without_drafts_are_nan():
     made = autoregressive_generate(toy_target(7, 8), [1], 3)
     assert math.isnan(made.alpha) and math.isnan(made.acceptance_rate)
-
-
-@pytest.mark.parametrize("K", [0, -1, 2.0, None, True])
-def test_an_impossible_K_is_refused(K):
-    with pytest.raises(ValueError, match="K is "):
-        speculative_generate(toy_target(3, 8), random_draft(3), [0], 5, K)
-
-
-def test_vocabularies_of_different_size_are_refused_before_any_pass():
-    class NoPass:
-        config = toy_target(3, 8).config
-
-    with pytest.raises(ValueError, match=r"vocabulary of 4 tokens and the target one of 3"):
-        speculative_generate(NoPass(), random_draft(4), [0], 5)
-
-
-@pytest.mark.parametrize(
-    "arguments,why", [(([], 5), "empty"), (([3], 5), "token 3"), (([0], -1), "-1")]
-)
-def test_bad_requests_are_refused_as_in_plain_decoding(arguments, why):
-    with pytest.raises(ValueError, match=why):
-        speculative_generate(toy_target(3, 8), random_draft(3), *arguments)

@@ -98,6 +98,23 @@ def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
     assert not out.exists()
 
 
+def test_a_full_disk_ends_training_in_one_line_and_leaves_no_half_of_a_file(tmp_path):
+    resource = pytest.importorskip("resource", reason="needs limits on the size of files")
+    out = tmp_path / "m.safetensors"
+    state = out.with_suffix(".training.safetensors")
+    command = [sys.executable, "-m", "nanogpt.train", f"--out={out}", *SMALL]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"error: {state} cannot be written (file too large), and is as it was")
+    assert not list(tmp_path.iterdir())
+
+
 def test_going_on_with_other_settings_is_refused_and_loses_nothing(tmp_path, monkeypatch):
     out = tmp_path / "m.safetensors"
     monkeypatch.setattr(train.checkpoint, "save", stop_after_state(train.checkpoint.save))
