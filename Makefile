@@ -48,6 +48,10 @@ lint: .venv/installed
 
 .venv/installed: pyproject.toml
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 14) or sys.exit(f'error: $(PYTHON) is Python {v[0]}.{v[1]}; this needs 3.10 to 3.14: make PYTHON=python3.12 …')"
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series]'
-	@touch $@
+	@[ -w . ] || { echo "error: $(CURDIR) cannot be written: copy the project to where you may write" >&2; exit 1; }
+	@mkdir .installing 2> /dev/null || { echo "error: another make is installing into .venv: run this again when it is done (if there is none: rmdir .installing)" >&2; exit 1; }
+	@trap 'rmdir .installing' EXIT; trap 'exit 1' INT TERM; set -e; \
+	echo "installing PyTorch, JupyterLab and the rest into .venv: once, a few minutes"; \
+	$(PYTHON) -m venv .venv; \
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series]'; \
+	touch $@

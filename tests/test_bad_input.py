@@ -26,9 +26,9 @@ class NoPass:
         raise AssertionError("a pass was made")
 
 
-def refusal(call, error=ValueError) -> str:
+def refusal(call) -> str:
     """The message with which `call` is refused: one line."""
-    with pytest.raises(error) as raised:
+    with pytest.raises(ValueError) as raised:
         call()
     message = str(raised.value)
     assert "\n" not in message

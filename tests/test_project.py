@@ -1,6 +1,8 @@
 """The project's files agree: pins stand once, commands and layout are what the README says."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -91,3 +93,65 @@ def test_the_modules_run_from_any_folder(tmp_path):
         command = [sys.executable, "-m", module] + ["--help"] * (module == "nanogpt.train")
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(*arguments): what `make` says in a folder with the Makefile and nothing installed."""
+    if os.name != "posix" or shutil.which("make") is None:
+        pytest.skip("needs make")
+    folder = tmp_path / "my folder ü"
+    folder.mkdir()
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+
+    def run(*arguments):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+        return subprocess.run(
+            ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+        )
+
+    run.folder = folder
+    return run
+
+
+def assert_error(done, message):
+    first = done.stderr.splitlines()[0]
+    assert done.returncode == 2 and first == f"error: {message}", done.stderr
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.15", "2.7"])
+def test_make_refuses_a_python_that_the_package_does_not_run_on(make, version):
+    python = make.folder / "other_python"
+    pretend = f"import sys; sys.version_info = ({version.replace('.', ', ')}); exec(sys.argv[1])"
+    python.write_text(f"""#!/bin/sh\nexec '{sys.executable}' -c "{pretend}" "$2"\n""")
+    python.chmod(0o755)
+    message = (
+        f"./other_python is Python {version}; this needs 3.10 to 3.14: make PYTHON=python3.12 …"
+    )
+    assert_error(make("test", "PYTHON=./other_python"), message)
+    assert not (make.folder / ".venv").exists()
+
+
+def test_a_second_make_does_not_install_beside_the_first(make):
+    (make.folder / ".installing").mkdir()
+    again = "run this again when it is done (if there is none: rmdir .installing)"
+    done = make("test", f"PYTHON={sys.executable}")
+    assert_error(done, f"another make is installing into .venv: {again}")
+    assert (make.folder / ".installing").exists() and not (make.folder / ".venv").exists()
+
+
+def test_an_install_that_fails_leaves_the_way_free_for_the_next(make):
+    (make.folder / "pyproject.toml").write_text("this is no TOML")
+    done = make("test", f"PYTHON={sys.executable}")
+    assert done.returncode == 2 and (make.folder / ".venv").exists()
+    assert not (make.folder / ".installing").exists()
+    assert not (make.folder / ".venv" / "installed").exists()
+
+
+def test_make_says_where_it_cannot_write(make):
+    make.folder.chmod(0o555)
+    if os.access(make.folder, os.W_OK):
+        pytest.skip("root may write anywhere")
+    done = make("test", f"PYTHON={sys.executable}")
+    assert_error(done, f"{make.folder} cannot be written: copy the project to where you may write")
