@@ -1,6 +1,7 @@
 """Training learns, can be stopped anywhere, and goes on to the very same weights."""
 
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -80,12 +81,18 @@ def test_a_training_that_was_stopped_reaches_the_same_weights(
     assert_equal_weights(weights(out), weights(tmp_path / "whole.safetensors"))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
 def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
     out = tmp_path / "m.safetensors"
     small = [*SMALL, "--steps=100000"]  # never done within the test
     command = [sys.executable, "-m", "nanogpt.train", f"--out={out}", *small]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        # what runs in a shell's background ignores Ctrl-C, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     state, deadline = out.with_suffix(".training.safetensors"), time.monotonic() + 90
     while not state.exists() and time.monotonic() < deadline:
