@@ -11,6 +11,20 @@ from nanogpt.model import GPTConfig, GPTLanguageModel
 
 torch.set_num_threads(1)
 
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Whole files to one worker each, as loadfile does, but long tests that need no other alone."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            alone = nodeid.startswith("tests/test_notebooks_alone.py")
+            return nodeid if alone else super()._split_scope(nodeid)
+
+    return Scheduler(config, log)
+
+
 TINY = GPTConfig(vocab_size=11, block_size=12, n_layer=2, n_head=2, n_embd=8)
 
 

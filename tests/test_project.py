@@ -95,6 +95,11 @@ def test_the_modules_run_from_any_folder(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def put(script, line):
+    script.write_text(f"#!/bin/sh\n{line}\n")
+    script.chmod(0o755)
+
+
 @pytest.fixture
 def make(tmp_path):
     """make(*arguments): what `make` says in a folder with the Makefile and nothing installed."""
@@ -104,6 +109,8 @@ def make(tmp_path):
     folder.mkdir()
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
+
+    put(folder / "python", f"""exec '{sys.executable}' "$@\"""")  # no blanks in its path
 
     def run(*arguments):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
@@ -122,10 +129,8 @@ def assert_error(done, message):
 
 @pytest.mark.parametrize("version", ["3.9", "3.15", "2.7"])
 def test_make_refuses_a_python_that_the_package_does_not_run_on(make, version):
-    python = make.folder / "other_python"
     pretend = f"import sys; sys.version_info = ({version.replace('.', ', ')}); exec(sys.argv[1])"
-    python.write_text(f"""#!/bin/sh\nexec '{sys.executable}' -c "{pretend}" "$2"\n""")
-    python.chmod(0o755)
+    put(make.folder / "other_python", f"""exec '{sys.executable}' -c "{pretend}" "$2\"""")
     message = (
         f"./other_python is Python {version}; this needs 3.10 to 3.14: make PYTHON=python3.12 …"
     )
@@ -136,14 +141,14 @@ def test_make_refuses_a_python_that_the_package_does_not_run_on(make, version):
 def test_a_second_make_does_not_install_beside_the_first(make):
     (make.folder / ".installing").mkdir()
     again = "run this again when it is done (if there is none: rmdir .installing)"
-    done = make("test", f"PYTHON={sys.executable}")
+    done = make("test", "PYTHON=./python")
     assert_error(done, f"another make is installing into .venv: {again}")
     assert (make.folder / ".installing").exists() and not (make.folder / ".venv").exists()
 
 
 def test_an_install_that_fails_leaves_the_way_free_for_the_next(make):
     (make.folder / "pyproject.toml").write_text("this is no TOML")
-    done = make("test", f"PYTHON={sys.executable}")
+    done = make("test", "PYTHON=./python")
     assert done.returncode == 2 and (make.folder / ".venv").exists()
     assert not (make.folder / ".installing").exists()
     assert not (make.folder / ".venv" / "installed").exists()
@@ -153,5 +158,5 @@ def test_make_says_where_it_cannot_write(make):
     make.folder.chmod(0o555)
     if os.access(make.folder, os.W_OK):
         pytest.skip("root may write anywhere")
-    done = make("test", f"PYTHON={sys.executable}")
+    done = make("test", "PYTHON=./python")
     assert_error(done, f"{make.folder} cannot be written: copy the project to where you may write")
