@@ -402,6 +402,9 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse_arguments(arguments)
     if given.pairs < 1 or given.tokens < 1:
         raise ValueError(f"pairs {given.pairs} and tokens {given.tokens} must be at least 1")
+    for path in filter(None, (given.json, given.picture)):
+        if not path.parent.is_dir():
+            raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
     settings = settings_of(given)
     torch.set_num_threads(1)
     corpus = load_corpus()

@@ -168,6 +168,12 @@ def test_impossible_settings_are_refused(wrong):
         main(wrong)
 
 
+@pytest.mark.parametrize("option", ["--json", "--picture"])
+def test_where_nothing_can_be_written_is_said_before_the_minutes(option, tmp_path):
+    with pytest.raises(ValueError, match=f"{tmp_path / 'none'} is no folder: make it, or write x"):
+        main([f"{option}={tmp_path / 'none' / 'x'}", "--pairs=1000000"])
+
+
 @pytest.mark.slow
 def test_the_bars_of_the_design_hold():
     """On a quiet machine: about a minute. Times are not tested where others run beside it."""
