@@ -97,7 +97,7 @@ class StopRule:
         return predicted
 
     def prepare(self, rows: list[Tensor]) -> None:
-        """Predict for the rows of a table now, so that decoding only has to look it up."""
+        """Predict for the rows q (V,) of a table now, so that decoding only has to look it up."""
         for q in rows:
             q.predicted = (self, q._version, self(q))
 
@@ -120,6 +120,7 @@ def fit_stop(x: Tensor, alpha: Tensor, steps: int = 30) -> StopRule:
 def by_prediction(stop: Callable[[Tensor], float], least: float) -> Policy:
     """Drafts while all drafted tokens are accepted with a predicted probability of `least` or more.
 
+    `stop(q)`, q (V,), predicts one acceptance.
     At least 1 token and at most 16 (after SpecDec++, Huang et al. 2024). The `least` that pays is
     the cost of one more token times the tokens per unit of time that decoding reaches anyway.
     """

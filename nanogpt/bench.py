@@ -334,7 +334,7 @@ def picture(rows: list[Row]) -> figures.Picture:
 
 
 def prompts_of(tokens: Tensor, n: int) -> list[list[int]]:
-    """n prompts at even distances in `tokens`. Raises ValueError if they do not fit."""
+    """n prompts at even distances in `tokens` (N,). Raises ValueError if they do not fit."""
     distance = (len(tokens) - PROMPT) // n
     if distance < 1:
         raise ValueError(f"{n} prompts of {PROMPT} tokens do not fit into {len(tokens)} tokens")

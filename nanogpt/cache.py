@@ -56,7 +56,10 @@ class PreallocatedCache:
 
     @classmethod
     def empty(cls, config, B: int, like: Tensor) -> PreallocatedCache:
-        """An empty cache for B texts, of the type and on the device of `like`."""
+        """An empty cache for B texts, of the type and on the device of `like`, any tensor.
+
+        Its buffer is (n_layer, 2, B, n_head, block_size, hs).
+        """
         shape = (config.n_embd // config.n_head,)
         shape = (config.n_layer, 2, B, config.n_head, config.block_size, *shape)
         return cls(torch.empty(shape, dtype=like.dtype, device=like.device), [0] * shape[4], 0)

@@ -278,7 +278,7 @@ def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
 
 
 def tensors(past_kvs) -> list[Tensor]:
-    """All keys and values of a cache, in order."""
+    """All keys and values of a cache, in order, each (B, P, hs)."""
     return [t for layer in past_kvs or () for kv in layer for t in kv]
 
 

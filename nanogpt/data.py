@@ -167,7 +167,7 @@ class CharTokenizer:
 
 
 def train_val_split(tokens: Tensor, val_fraction: float = 0.1) -> tuple[Tensor, Tensor]:
-    """The first part of `tokens` to train on, and the last `val_fraction` held out."""
+    """The first part of `tokens` (N,) to train on, and the last `val_fraction` held out."""
     n_train = int(len(tokens) * (1 - val_fraction))
     return tokens[:n_train], tokens[n_train:]
 
@@ -177,7 +177,7 @@ def get_batch(
 ) -> tuple[Tensor, Tensor]:
     """Inputs x and targets y (batch_size, block_size): random windows, y one token later than x.
 
-    Raises ValueError if `tokens` is too short for one window.
+    Raises ValueError if `tokens` (N,) is too short for one window.
     """
     if len(tokens) <= block_size:
         raise ValueError(

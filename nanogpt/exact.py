@@ -41,7 +41,7 @@ class Branch:
         return bool(self._choose([(value, p) for value, p in options if p > 0]))
 
     def categorical(self, probs: Probs) -> int:
-        """Each token of positive probability, on a branch of its own."""
+        """Each token of positive probability in probs (V,), on a branch of its own."""
         check_probabilities(probs)
         return self._choose([(i, p) for i, p in enumerate(probs.tolist()) if p > 0])
 

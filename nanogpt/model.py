@@ -164,7 +164,7 @@ class GPTLanguageModel(nn.Module):
         return self.lm_head.weight.device
 
     def positions(self, T: int, P: int, pos: Tensor | None = None) -> Tensor:
-        """Positions of T tokens behind P cached ones: P … P+T-1, or `pos` where it is given.
+        """Positions (T,) of T tokens behind P cached ones: P … P+T-1, or `pos` where it is given.
 
         Raises ValueError where one lies outside the window.
         """

@@ -70,6 +70,7 @@ def accept_reject(
 ) -> list[int]:
     """The tokens that the round yields: 1 … K+1 of them, distributed as the target's own.
 
+    draft_probs (K, V) are the q of the K candidates, target_probs (K+1, V) the p.
     Candidate i is accepted with probability min(1, p/q). The first rejected one is replaced by a
     token drawn from the residual, max(0, p - q) normalised, and ends the round; if none is
     rejected, a bonus token is drawn from the last row of p.

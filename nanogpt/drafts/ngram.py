@@ -72,7 +72,7 @@ def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
 
 
 def link(contexts: list[np.ndarray], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """`parents` and `tokens` of the tree of these contexts.
+    """`parents` (N,) and `tokens` (N,) of the tree of these contexts.
 
     contexts[n]: the numbers of its contexts of n tokens, in order; contexts[0] is [0].
     """
