@@ -40,7 +40,7 @@ browser: book
 
 # What is quick to say of a change: style, and whether notebooks, prose and package agree.
 check: lint
-	$(BIN)/python -m pytest tests/test_series.py tests/test_project.py tests/test_figures.py
+	$(BIN)/python -m pytest tests/test_series.py tests/test_project.py tests/test_docstrings.py tests/test_figures.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

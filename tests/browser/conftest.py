@@ -14,7 +14,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # series.py
 
-DESKTOP, PHONE = (1280, 900), (375, 750)
+from pages import DESKTOP
+
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 HERE = {"localhost", "127.0.0.1", "", None}  # the last two: file:, data: and blob: addresses
 

@@ -3,9 +3,9 @@
 import re
 
 import pytest
+from pages import DESKTOP, PHONE
 from series import NOTEBOOKS, ROOT, cells
 
-DESKTOP, PHONE = (1280, 900), (375, 750)
 SITE = ROOT / "build" / "book"
 PAGES = ["index.html", "see.html", "run.html", "explorer.html", "player.html"]
 PAGES += [f"notebooks/{path.stem}.html" for path in NOTEBOOKS]

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from pages import PHONE, assert_leads_back
 from series import ROOT
 
 from nanogpt import checkpoint
@@ -15,7 +16,6 @@ from nanogpt.data import load_corpus, train_val_split
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 
-PHONE = (375, 750)
 MARKS = {"accepted": "✓", "rejected": "✗", "resampled": "↻", "bonus": "★"}
 BLANKS = str.maketrans({" ": "␣", "\n": "⏎"})
 TRACES = range(4)
@@ -422,10 +422,4 @@ def test_the_page_asks_for_nothing_and_leads_back_to_the_book(open_page, finishe
     page.on("request", lambda request: asked.append(request.url))
     opened(page, finished)
     page.evaluate("player.go(3, 3)")
-    assert [url for url in asked if not url.startswith("data:")] == [finished.as_uri()]
-    links = page.locator("a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
-    assert links[0] == "index.html"
-    for chapter in ("05_rejection_sampling", "07_speculative_generate"):
-        assert f"notebooks/{chapter}.html" in links
-        assert (ROOT / "notebooks" / f"{chapter}.ipynb").exists()
-    assert page.get_attribute("html", "lang") == "en" and "Watch a generation" in page.title()
+    assert_leads_back(page, asked, finished.as_uri(), "Watch a generation")

@@ -1,0 +1,16 @@
+"""What the tests of this folder share: sizes of a window, and what the book's own pages promise."""
+
+from series import ROOT
+
+DESKTOP, PHONE = (1280, 900), (375, 750)
+
+
+def assert_leads_back(page, asked: list[str], address: str, title: str):
+    """A page to play with asked for itself alone, and leads to the book and to two chapters."""
+    assert [url for url in asked if not url.startswith("data:")] == [address]
+    links = page.locator("a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
+    assert links[0] == "index.html"
+    for chapter in ("05_rejection_sampling", "07_speculative_generate"):
+        assert f"notebooks/{chapter}.html" in links
+        assert (ROOT / "notebooks" / f"{chapter}.ipynb").exists()
+    assert page.get_attribute("html", "lang") == "en" and title in page.title()
