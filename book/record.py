@@ -10,13 +10,14 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.bench import DRAFTS
 from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.checks import decoder
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
+from nanogpt.drafts import DRAFTS
 from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
@@ -37,25 +38,36 @@ TRACES = [  # 200 tokens do not fit into the window of 128
 ]
 
 
-class NotingSource(RandomSource):
-    """A RandomSource that notes the u of every bernoulli, and draws as if it had not looked."""
+class Noting:
+    """Uniform numbers, the last of them noted."""
 
     def __init__(self, seed: int):
-        super().__init__(seed)
+        self.uniforms, self.last = np.random.default_rng(seed), 0.0
+
+    def random(self) -> float:
+        """The next uniform number."""
+        self.last = self.uniforms.random()
+        return self.last
+
+
+class NotingSource(RandomSource):
+    """A RandomSource that notes the u of every bernoulli."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed, Noting(seed))
         self.noted: list[float] = []
 
     def bernoulli(self, probability: float) -> bool:
         """As RandomSource.bernoulli."""
-        before = self._uniforms.bit_generator.state
-        self.noted.append(self._uniforms.random())
-        self._uniforms.bit_generator.state = before
-        return super().bernoulli(probability)
+        happened = super().bernoulli(probability)
+        self.noted.append(self._uniforms.last)
+        return happened
 
 
 def round_of(r: Round, us: list[float], cache: list[int], restart: bool, tokenizer: CharTokenizer):
     """One round as the page reads it. `us`: of the examined candidates; `cache`: three lengths."""
-    n = len(r.accepted) - 1  # accepted candidates
-    assert len(us) == min(len(r.accepted), len(r.candidates))
+    n = r.n_accepted
+    assert len(us) == r.n_examined
     drafts = []
     for i, token in enumerate(r.candidates):
         p, q = float(r.target_probs[i, token]), float(r.draft_probs[i, token])
@@ -63,7 +75,7 @@ def round_of(r: Round, us: list[float], cache: list[int], restart: bool, tokeniz
         fate = "accepted" if i < n else "rejected" if i == n else "unexamined"
         assert u is None or (u < min(1.0, p / q)) == (fate == "accepted")
         drafts.append({"text": tokenizer.decode([token]), "p": p, "q": q, "u": u, "fate": fate})
-    token, fate = r.accepted[-1], "bonus" if n == len(r.candidates) else "resampled"
+    token, fate = r.emitted[-1], "bonus" if n == len(r.candidates) else "resampled"
     last = {"text": tokenizer.decode([token]), "fate": fate, "p": float(r.target_probs[n, token])}
     if fate == "resampled":
         last["residual"] = float(residual(r.target_probs[n], r.draft_probs[n])[token])
@@ -74,8 +86,8 @@ def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
     """The settings, and the rounds that a generation with them took."""
     lengths, rng = [], NotingSource(settings["seed"])
 
-    def noting_trim(new_kvs, num_accepted, cache_len):
-        kept = trim_kv_cache(new_kvs, num_accepted, cache_len)
+    def noting_trim(new_kvs, num_emitted, cache_len):
+        kept = trim_kv_cache(new_kvs, num_emitted, cache_len)
         lengths.append([cache_len, cache_length(new_kvs), cache_length(kept)])
         return kept
 
@@ -93,7 +105,7 @@ def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
     rounds = [
         round_of(
             r,
-            list(itertools.islice(us, min(len(r.accepted), len(r.candidates)))),
+            list(itertools.islice(us, r.n_examined)),
             cache,
             restart=before is not None and before != cache[0],
             tokenizer=tokenizer,

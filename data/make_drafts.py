@@ -19,8 +19,9 @@ from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, load_corpus, train_val_split
 from nanogpt.drafts import ngram, transformer
 from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import restart
 from nanogpt.model import GPTLanguageModel
-from nanogpt.train import evaluate, make_optimizer, train
+from nanogpt.train import distil, evaluate, make_optimizer, train
 
 TEXTS, LENGTH = 512, 12_000
 ORDER, NODES = 8, 60_000  # of the tree
@@ -38,10 +39,10 @@ def write_texts(target, texts: int, length: int, seed: int) -> tuple[np.ndarray,
     tokens = torch.empty(texts, length, dtype=torch.int64)
     probs = np.empty((length - 1, texts, V), dtype=np.float16)
     tokens[:, 0] = torch.randint(V, (texts,), generator=generator)
-    past_kvs, half = None, target.config.block_size // 2
+    past_kvs = None
     for i in trange(length - 1, desc="texts by the target"):
         if cache_length(past_kvs) == target.config.block_size:
-            _, _, past_kvs = target(tokens[:, i - half : i])  # the decoders' restart
+            past_kvs = restart(target, tokens[:, : i + 1])
         logits, _, past_kvs = target(tokens[:, i : i + 1], past_kvs=past_kvs)
         p = torch.softmax(logits[:, 0], dim=-1)  # (texts, V)
         tokens[:, i + 1] = torch.multinomial(p, 1, generator=generator)[:, 0]
@@ -73,7 +74,7 @@ def make_transformer(target, tokenizer, distilled: bool) -> None:
     if distilled:
         texts, _ = write_texts(target, 256, 4000, seed=2)
         data = torch.from_numpy(texts.reshape(-1).astype(np.int64))
-        updates = transformer.distil(model, target, optimizer, data, STEPS)
+        updates = distil(model, target, optimizer, data, STEPS)
     else:
         updates = train(model, optimizer, data, STEPS)
     for _ in tqdm(updates, total=STEPS, desc="distilled" if distilled else "trained"):

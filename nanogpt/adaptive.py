@@ -3,7 +3,7 @@
 A policy is asked before each round, policy(rounds so far), and returns the most tokens to draft and
 `more`, which is asked before each draw, more(q, n), whether to make it. Neither ever sees a token
 that may be dropped again. That keeps the output exact: a rule that looks at a drawn token, and then
-leaves it out, is biased.
+leaves it out, is biased (unless the token was no draw at all, but a function of q).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR
+from nanogpt.sampling import RowMemory
 from nanogpt.speculative import Policy
 from nanogpt.theory import best_K
 
@@ -26,24 +27,24 @@ STOP = DATA_DIR / "checkpoints" / "stop.safetensors"
 
 
 def by_acceptance(
-    draft: float,
-    verify: Callable[[int], float],
+    draft_cost: float,
+    verify_cost: Callable[[int], float],
     rest: float = 0.0,
     memory: int = 24,
     imagined: tuple[int, int] = (16, 13),
 ) -> Policy:
     """The K that the speed-up equation calls best at the α of the last `memory` rounds.
 
-    draft, verify, rest: the costs of nanogpt.theory.best_K. imagined: candidates examined and
+    draft_cost, verify_cost, rest: as in nanogpt.theory.best_K. imagined: candidates examined and
     accepted before anything is known, so that the first rounds cannot throw the estimate off.
     """
-    best = [best_K(i / 100, draft, verify, rest, MOST) for i in range(101)]
+    best = [best_K(i / 100, draft_cost, verify_cost, rest, MOST) for i in range(101)]
 
     def policy(rounds):
         examined, accepted = imagined
         for r in rounds[-memory:]:
-            examined += min(len(r.accepted), len(r.candidates))
-            accepted += len(r.accepted) - 1
+            examined += r.n_examined
+            accepted += r.n_accepted
         return best[round(100 * accepted / examined)], None
 
     return policy
@@ -58,7 +59,8 @@ def draft_entropy(q: Tensor) -> float:
 def by_entropy(budget: float) -> Policy:
     """Drafts while the entropies of the drafted tokens' q add up to at most `budget` nats.
 
-    At least 1 token and at most 16. (Stopping by the draft's entropy: AdaEDL, Agrawal et al. 2024.)
+    At least 1 token and at most 16. A rule of our own: AdaEDL (Agrawal et al. 2024) looks at the
+    same entropy, but compares a bound on the acceptance of the one coming token to a threshold.
     """
 
     def policy(rounds):
@@ -87,11 +89,11 @@ class StopRule:
     """
 
     def __init__(self, weights: list[float]):
-        self.weights = weights
+        self.weights, self.predictions = weights, RowMemory()
 
     def __call__(self, q: Tensor) -> float:
-        rule, version, predicted = getattr(q, "predicted", (None, None, 0.0))
-        if rule is not self or version != q._version:  # not prepared, or changed since
+        predicted = self.predictions.recall(q)
+        if predicted is None:
             score = sum(w * x for w, x in zip(self.weights, features(q), strict=True))
             predicted = 1 / (1 + math.exp(-score))
         return predicted
@@ -99,7 +101,7 @@ class StopRule:
     def prepare(self, rows: list[Tensor]) -> None:
         """Predict for the rows q (V,) of a table now, so that decoding only has to look it up."""
         for q in rows:
-            q.predicted = (self, q._version, self(q))
+            self.predictions.remember(q, self(q))
 
 
 def fit_stop(x: Tensor, alpha: Tensor, steps: int = 30) -> StopRule:

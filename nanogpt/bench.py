@@ -5,8 +5,9 @@ other, so that a machine that slows down slows both; medians of the pairwise rat
 quartiles. The baseline of a fused target is the fused target. Prompts are from the validation
 split; drafts are built before the clock starts, and their building is shown apart.
 
-`python -m nanogpt.bench` takes a tour. With --target, --draft, --K or --temperature it measures
-every combination of what is given: `--draft distilled --K 4 8 12 acceptance`.
+`python -m nanogpt.bench` takes a short tour, `--all` the long one of the README. With --target,
+--draft, --K or --temperature it measures every combination of what is given: `--draft distilled
+--K 4 8 12 acceptance`. After the warm-up it says how long it will take.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import dataclasses
 import gc
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -31,37 +33,20 @@ from nanogpt import adaptive, checkpoint, figures
 from nanogpt.cache import trim_kv_cache
 from nanogpt.checks import decoder
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts import ngram, transformer
-from nanogpt.drafts.bigram import BigramDraftModel
-from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Generation, autoregressive_generate, prefill
+from nanogpt.drafts import BEST, DRAFTS, ngram
+from nanogpt.fused import TARGETS
+from nanogpt.generate import Generation, Text, autoregressive_generate, prefill
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
 from nanogpt.theory import expected_tokens, speed_up
 
 PROMPT = 20  # characters
-TARGETS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
-DRAFTS: dict[str, Callable] = {  # from the tokens to count and the vocabulary's size
-    "bigram": BigramDraftModel,
-    "counts": lambda tokens, V: ngram.count_ngrams(tokens, V, order=4, smoothing=4),
-    "distilled": lambda tokens, V: ngram.load(),
-    "lookup": lambda tokens, V: PromptLookupDraft(V),
-    "suffix": lambda tokens, V: SuffixDraft(V),
-    "transformer": lambda tokens, V: transformer.load(transformer.TRAINED),
-    "transformer-distilled": lambda tokens, V: transformer.load(transformer.DISTILLED),
-    "transformer-fused": lambda tokens, V: transformer.TransformerDraft(
-        FusedLanguageModel(transformer.load().model)  # the distilled one, at its fastest
-    ),
-}
 POLICIES = ("acceptance", "entropy", "learned")
-BEST = {"bigram": 3, "counts": 6, "lookup": 2, "suffix": 2, "transformer": 3}
-BEST |= {"transformer-distilled": 3, "transformer-fused": 2, "distilled": 10}
 PARTS = {
     "draft": draft_tokens,
     "accept": accept_reject,
     "cache": trim_kv_cache,
-    "prefill": prefill,
+    "prefill": Text,  # which begins with it
 }
 
 
@@ -75,10 +60,15 @@ class Setting:
     temperature: float
 
 
-TOUR = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
-TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
-TOUR += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
-TOUR += [
+SHORT = [
+    Setting(target, draft, BEST[draft], 1.0)
+    for target in TARGETS
+    for draft in ("distilled", "bigram", "transformer-distilled", "lookup")
+]
+ALL = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
+ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
+ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
+ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
 ]
 
@@ -177,10 +167,7 @@ def measure(target, draft, prompt: list[int], n: int, K, sampling: Sampling, see
 def policy_of(K: int | str, target, draft, sampling: Sampling = Sampling()):
     """What speculative_generate takes for the K of a Setting."""
     if K == "acceptance":
-        costs = calibrate(target, draft, sampling)
-        return adaptive.by_acceptance(
-            costs["draft"], lambda k: 1 + costs["verify"] * k, costs["rest"]
-        )
+        return adaptive.by_acceptance(**calibrate(target, draft, sampling))
     if K == "entropy":
         return adaptive.by_entropy(budget=16.0)
     if K == "learned":
@@ -194,10 +181,11 @@ def policy_of(K: int | str, target, draft, sampling: Sampling = Sampling()):
 @torch.inference_mode()
 def calibrate(
     target, draft, sampling: Sampling = Sampling(), position: int = 64, times: int = 40
-) -> dict[str, float]:
+) -> dict:
     """What drafting and verifying cost on this machine, in units of a pass over one token.
 
-    draft: one drafted token; verify: each token that a pass has more; rest: a round besides.
+    draft_cost: one drafted token; verify_cost: a function of K, the pass over K+1 tokens, on the
+    straight line from 1 to 17; rest: a round besides. They are the arguments of theory.best_K.
     """
     context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
     past_kvs, rng = prefill(target, context), RandomSource(0)
@@ -212,15 +200,16 @@ def calibrate(
     }
     # The lower quartile: what else runs on the machine only ever adds.
     cost = in_turn(steps, repeats=times, warm_up=10, quantile=0.25)
+    more = max(0.0, cost["many"] - cost["one"]) / 16 / cost["one"]
     return {
-        "draft": cost["draft"] / 4 / cost["one"],
-        "verify": max(0.0, cost["many"] - cost["one"]) / 16 / cost["one"],
+        "draft_cost": cost["draft"] / 4 / cost["one"],
+        "verify_cost": lambda K: 1 + more * K,
         "rest": (cost["accept"] + cost["cache"]) / cost["one"],
     }
 
 
 def cost_growth(target, early: int = 20, late: int = 120) -> float:
-    """How much dearer a pass over one token is behind `late` cached tokens than behind `early`."""
+    """How much dearer a pass over one token is after `late` cached tokens than after `early`."""
     token = torch.zeros(1, 1, dtype=torch.int64)
     caches = [prefill(target, [0] * length) for length in (early, late)]
     ratios = []
@@ -255,9 +244,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     ratios = sorted(pair.speed_up for pair in pairs)
     quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     rounds = [r for pair in pairs for r in pair.made.rounds]
-    accepted = sum(len(r.accepted) - 1 for r in rounds)
-    examined = sum(min(len(r.accepted), len(r.candidates)) for r in rounds)
-    alpha = accepted / examined if examined else float("nan")
+    alpha = Generation([], rounds, 0).alpha
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)
     shares = {
@@ -344,19 +331,26 @@ def prompts_of(tokens: Tensor, n: int) -> list[list[int]]:
 def run(
     settings: list[Setting], targets: dict, drafts: dict, prompts: list[list[int]], n: int
 ) -> list[Row]:
-    """Measure every setting on every prompt, n tokens each, prompt by prompt."""
-    ready = []
-    for s in settings:
+    """Measure every setting on every prompt, n tokens each, prompt by prompt.
+
+    After the warm-up, a line on stderr says about how long the rest will take.
+    """
+    ready, seconds, short = [], 0.0, min(n, 40)
+    for s in tqdm(settings, desc="warm-up"):
         target, draft, sampling = targets[s.target], drafts[s.draft], Sampling(s.temperature)
         K = policy_of(s.K, target, draft, sampling)
         ready.append((target, draft, K, sampling))
-        measure(target, draft, prompts[0], min(n, 40), K, sampling, 0)  # warm up
+        seconds += clock(lambda r=ready[-1]: measure(*r[:2], prompts[0], short, *r[2:], 0))[0]
+    minutes = seconds * n / short * len(prompts) / 60
+    print(f"{len(settings)} rows, about {minutes:.1f} minutes", file=sys.stderr)
     gc.collect()
     gc.freeze()  # the rows of a draft's table are not to be walked in somebody's turn
     pairs: list[list[Pair]] = [[] for _ in settings]
-    for seed, prompt in enumerate(tqdm(prompts, desc="prompts")):
-        for (target, draft, K, sampling), mine in zip(ready, pairs, strict=True):
-            mine.append(measure(target, draft, prompt, n, K, sampling, seed))
+    with tqdm(total=len(prompts) * len(settings), desc="pairs") as bar:
+        for seed, prompt in enumerate(prompts):
+            for (target, draft, K, sampling), mine in zip(ready, pairs, strict=True):
+                mine.append(measure(target, draft, prompt, n, K, sampling, seed))
+                bar.update()
     gc.unfreeze()
     return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
 
@@ -373,6 +367,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))
     parser.add_argument("--draft", nargs="+", choices=list(DRAFTS))
     parser.add_argument("--K", nargs="+", type=number_or_policy, help=f"or {', '.join(POLICIES)}")
@@ -385,9 +380,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def settings_of(given: argparse.Namespace) -> list[Setting]:
-    """The tour, or every combination of what was given; draft and K default to the best."""
+    """A tour, or every combination of what was given; draft and K default to the best.
+
+    Raises ValueError for --all beside a combination.
+    """
     if not (given.target or given.draft or given.K or given.temperature):
-        return list(dict.fromkeys(TOUR))
+        return list(dict.fromkeys(ALL if given.all else SHORT))
+    if given.all:
+        raise ValueError(
+            "--all is a tour of its own; leave out --target, --draft, --K, --temperature"
+        )
     return [
         Setting(target, draft, K, temperature)
         for target, draft, temperature in itertools.product(

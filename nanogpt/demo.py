@@ -12,8 +12,10 @@ import sys
 import torch
 
 from nanogpt import checkpoint, figures
-from nanogpt.bench import BEST, DRAFTS, TARGETS, clock
+from nanogpt.bench import clock
 from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts import BEST, DRAFTS
+from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate

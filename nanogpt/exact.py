@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from nanogpt.sampling import Probs, check_probabilities
+from torch import Tensor
+
+from nanogpt.sampling import check_probabilities
 
 
 class Branch:
@@ -40,7 +42,7 @@ class Branch:
         options = [(1, float(probability)), (0, 1 - float(probability))]
         return bool(self._choose([(value, p) for value, p in options if p > 0]))
 
-    def categorical(self, probs: Probs) -> int:
+    def categorical(self, probs: Tensor) -> int:
         """Each token of positive probability in probs (V,), on a branch of its own."""
         check_probabilities(probs)
         return self._choose([(i, p) for i, p in enumerate(probs.tolist()) if p > 0])

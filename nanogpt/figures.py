@@ -166,13 +166,21 @@ def bars(
     guess: float | None = None,
     width: float = 8,
     height: float = 3.6,
+    spread: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Picture:
-    """Groups of bars, one group per label, one bar per entry of `ys`. The title is the takeaway."""
+    """Groups of bars, one group per label, one bar per entry of `ys`. The title is the takeaway.
+
+    spread: of some entries, (low, high) beside each bar, its quartiles for instance.
+    """
     axes = picture(title, xlabel, ylabel, width, height)
     places, bar_width = np.arange(len(labels)), 0.8 / len(ys)
     for i, ((label, y), (colour, _, _, hatch)) in enumerate(zip(ys.items(), SERIES, strict=False)):
         at = places + (i - (len(ys) - 1) / 2) * bar_width
         axes.bar(at, y, bar_width, color=colour, hatch=hatch, edgecolor="white", label=label)
+        if spread and label in spread:
+            low, high = np.transpose(spread[label])
+            reach = np.maximum([np.subtract(y, low), np.subtract(high, y)], 0)
+            axes.errorbar(at, y, reach, color="black", linestyle="", capsize=3)
     draw_guess(axes, guess)
     axes.set_xticks(places, labels)
     axes.grid(axis="x", visible=False)
@@ -240,21 +248,31 @@ def overlap(
     width: float = 8,
     height: float = 3.6,
 ) -> Picture:
-    """p and q as bars side by side, what both have (accepted) and what p has more (residual)."""
+    """p and q as bars side by side, each split at what both have.
+
+    q's bar: the part that is accepted and the part that is rejected. p's bar: the same accepted
+    part, and the residual, which is missing. Over all tokens, as much is rejected as is missing.
+    """
     axes = picture(title, "token", "probability", width, height)
     p, q = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
     common, places, half = np.minimum(p, q), np.arange(len(labels)), 0.38
-    axes.bar(places - half / 2, common, half, color=ACCEPTED, label="✓ overlap min(p, q)")
-    over_p = {"hatch": "..", "edgecolor": "white", "label": "↻ missing max(0, p − q)"}
-    axes.bar(places - half / 2, p - common, half, bottom=common, color=RESAMPLED, **over_p)
-    axes.bar(
-        places + half / 2, q, half, color=DRAFT, hatch="//", edgecolor="white", label="draft q"
-    )
-    outline = {"fill": False, "edgecolor": TARGET, "linewidth": 1.8, "label": "target p"}
-    axes.bar(places - half / 2, p, half, **outline)
+    at_p, at_q, white = places - half / 2, places + half / 2, {"edgecolor": "white"}
+    kept = {"color": ACCEPTED, "hatch": "", **white}
+    axes.bar(at_p, common, half, label="✓ accepted min(p, q)", **kept)
+    missing = {"color": RESAMPLED, "hatch": "..", "label": "↻ missing max(0, p − q)"}
+    axes.bar(at_p, p - common, half, bottom=common, **missing, **white)
+    axes.bar(at_q, common, half, **kept)
+    refused = {"color": REJECTED, "hatch": "xx", "label": "✗ rejected max(0, q − p)"}
+    axes.bar(at_q, q - common, half, bottom=common, **refused, **white)
+    for at, heights, colour, line, label in (
+        (at_p, p, TARGET, "-", "target p"),
+        (at_q, q, DRAFT, "--", "draft q"),
+    ):
+        outline = {"fill": False, "edgecolor": colour, "linewidth": 2, "linestyle": line}
+        axes.bar(at, heights, half, label=label, **outline)
     axes.set_xticks(places, labels)
     axes.grid(axis="x", visible=False)
-    axes.figure.legend(loc="outside lower left", ncols=4)
+    axes.figure.legend(loc="outside lower left", ncols=3)
     return axes.figure
 
 
@@ -263,7 +281,8 @@ CELLS = {  # of a cache strip: fill and mark
     "current": (TARGET, "▸"),
     "accepted": (ACCEPTED, "✓"),
     "rejected": (REJECTED, "✗"),
-    "empty": ("white", ""),
+    "masked": ("#EEEEEE", ""),  # in the pass, and hidden from this row
+    "empty": ("white", ""),  # no entry
 }
 
 
@@ -284,11 +303,12 @@ def cache_strip(
                 "edgecolor": GREY,
                 "linewidth": 0.8,
                 "linestyle": ":" if kind == "empty" else "-",
+                "hatch": "///" if kind == "masked" else "",
             }
             axes.add_patch(
                 mpl.patches.Rectangle((x, y + 0.12), 0.96, 0.76, facecolor=fill, **border)
             )
-            colour = "black" if kind in ("cached", "empty", "accepted", "rejected") else "white"
+            colour = "white" if kind == "current" else "black"
             axes.text(x + 0.48, y + 0.5, mark + text, ha="center", va="center", color=colour)
     axes.set_xlim(-0.1, max(len(cells) for _, cells in rows) + 0.1)
     axes.set_ylim(len(rows), 0)
@@ -322,7 +342,7 @@ class TokenTrace:
     """A generation, round by round: HTML in a notebook, plain text in print().
 
     Each row is one target pass: the drafted tokens with ✓ or ✗, then the token that replaced a
-    rejected one (↻) or the bonus token (★). Tokens behind a rejected one were never examined and
+    rejected one (↻) or the bonus token (★). Tokens after a rejected one were never examined and
     are not shown. p and q are in the tooltips.
     """
 
@@ -409,13 +429,12 @@ def shown(text: str) -> str:
 def trace_of(r: Round, tokenizer: CharTokenizer) -> list[Mark]:
     """The marks of one round: accepted candidates, a rejected one if any, and the last token."""
     marks = []
-    n_accepted = len(r.accepted) - 1
-    for i, token in enumerate(r.candidates[: n_accepted + 1]):
-        fate = "accepted" if i < n_accepted else "rejected"
+    for i, token in enumerate(r.candidates[: r.n_examined]):
+        fate = "accepted" if i < r.n_accepted else "rejected"
         p, q = float(r.target_probs[i, token]), float(r.draft_probs[i, token])
         marks.append(Mark(tokenizer.decode([token]), fate, p, q))
-    last, fate = r.accepted[-1], "bonus" if n_accepted == len(r.candidates) else "resampled"
-    p = float(r.target_probs[n_accepted, last])
+    last, fate = r.emitted[-1], "bonus" if r.n_accepted == len(r.candidates) else "resampled"
+    p = float(r.target_probs[r.n_accepted, last])
     return [*marks, Mark(tokenizer.decode([last]), fate, p)]
 
 

@@ -7,19 +7,112 @@ every check runs on it unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nanogpt.cache import PreallocatedCache, cache_length
+from nanogpt.cache import KV
 from nanogpt.model import GPTLanguageModel, causal_mask
+
+
+class PreallocatedCache:
+    """A cache in one buffer: a pass writes into its free slots, a rollback moves an index.
+
+    It reads like the tuples, `cache[layer][head]` is (k, v), each (B, P, hs), and is used like
+    them: a pass is handed one and returns a longer one. Slot i holds the i-th entry of a text,
+    whatever its position; each text of a batch has a length of its own, and P is the longest.
+    Both caches share the buffer, so a pass that starts again from a shorter cache overwrites what a
+    longer one held; using the longer one afterwards is a ValueError.
+    """
+
+    def __init__(self, buffer: Tensor, writers: list[list[int]], lengths: Sequence[int]):
+        self.buffer = buffer  # (n_layer, 2, B, n_head, slots, hs): keys and values
+        self.writers = writers  # of each text and slot: the number of the pass that wrote it
+        self.lengths = tuple(lengths)  # of each text: how many entries it has
+        self.length = max(self.lengths)
+        self.stamps = self.last_writers()
+
+    @classmethod
+    def empty(cls, config, B: int, like: Tensor) -> PreallocatedCache:
+        """An empty cache for B texts, of the type and on the device of `like`, any tensor.
+
+        Its buffer is (n_layer, 2, B, n_head, block_size, hs), and grows where that is too little.
+        """
+        hs, slots = config.n_embd // config.n_head, config.block_size
+        # Zeros: what a shorter text has not written is masked, but 0 times a NaN would be NaN.
+        buffer = like.new_zeros(config.n_layer, 2, B, config.n_head, slots, hs)
+        return cls(buffer, [[0] * slots for _ in range(B)], [0] * B)
+
+    def last_writers(self) -> list[int]:
+        """Of each text: which pass wrote its last entry."""
+        return [w[n - 1] if n else 0 for w, n in zip(self.writers, self.lengths, strict=True)]
+
+    def check(self) -> None:
+        """Raise ValueError if these entries are no longer there: another pass overwrote them."""
+        if self.last_writers() != self.stamps:
+            raise ValueError(
+                f"this cache of {self.length} tokens was overwritten by a pass that started from a "
+                "shorter one; use the cache that the last pass returned"
+            )
+
+    def grown(self, T: int) -> PreallocatedCache:
+        """The cache of the pass that writes T entries after these, in a larger buffer if need be.
+
+        Errors are those of `check`.
+        """
+        self.check()
+        buffer, writers, slots = self.buffer, self.writers, self.buffer.shape[-2]
+        if self.length + T > slots:
+            slots = max(2 * slots, self.length + T)
+            buffer = F.pad(buffer, (0, 0, 0, slots - buffer.shape[-2]))
+            writers = [w + [w[-1]] * (slots - len(w)) for w in writers]
+        for w, n in zip(writers, self.lengths, strict=True):
+            w[n:] = [w[-1] + 1] * (slots - n)  # what lay there is stale now
+        return PreallocatedCache(buffer, writers, [n + T for n in self.lengths])
+
+    def write(self, layer: int, kv: Tensor) -> Tensor:
+        """Put kv (2, B, n_head, T, hs) at the end of each text; returns the layer: (2, …, P+T, hs).
+
+        Keys and values are written in one copy: starting one costs more than the bytes do.
+        """
+        both, T = self.buffer[layer].narrow(3, 0, self.length), kv.shape[3]
+        if min(self.lengths) == self.length:
+            both.narrow(3, self.length - T, T).copy_(kv)
+        else:
+            slots = torch.tensor(self.lengths)[:, None] - T + torch.arange(T)  # (B, T)
+            both[:, torch.arange(len(slots))[:, None], :, slots] = kv.permute(1, 3, 0, 2, 4)
+        return both
+
+    def kept(self, lengths: int | Sequence[int]) -> PreallocatedCache:
+        """The first entries, as many of every text or of each its own; nothing is copied.
+
+        Errors are those of `check`.
+        """
+        self.check()
+        each = [lengths] * len(self.lengths) if isinstance(lengths, int) else lengths
+        shorter = [min(n, had) for n, had in zip(each, self.lengths, strict=True)]
+        return PreallocatedCache(self.buffer, self.writers, shorter)
+
+    def __len__(self) -> int:
+        return len(self.buffer)  # layers
+
+    def __getitem__(self, layer: int) -> tuple[KV, ...]:
+        """(k, v) of each head of a layer, each (B, P, hs). Errors are those of `check`.
+
+        Of a text with fewer than P entries, what stands after its own means nothing.
+        """
+        self.check()
+        keys, values = self.buffer[layer][..., : self.length, :]  # (B, n_head, P, hs) each
+        return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))
 
 
 class FusedLanguageModel(GPTLanguageModel):
     """A GPTLanguageModel's weights with one product for q, k and v of all heads of a layer.
 
-    Logits equal the given target's up to rounding (1e-5 in float32). The cache that it returns is
-    a PreallocatedCache, and `past_kvs` must be one, else ValueError. For decoding: no dropout, no
+    Logits equal the given target's up to rounding. The cache that it returns is a
+    PreallocatedCache, and `past_kvs` must be one, else ValueError. For decoding: no dropout, no
     gradient. Give it a target that is on its device, and of its type, already.
     """
 
@@ -39,6 +132,22 @@ class FusedLanguageModel(GPTLanguageModel):
         mask = causal_mask(T, device=self.device)
         self.bias = torch.zeros(T, T).to(self.qkv[0]).masked_fill(~mask, -torch.inf)
 
+    def attn_bias(self, past_kvs: PreallocatedCache, T: int, attn_mask: Tensor | None) -> Tensor:
+        """What T tokens after a cache may attend to, for any number of heads.
+
+        The caller's mask (T, P+T) or (B, T, P+T), column i being slot i; else the causal bias, and
+        (B, 1, T, P+T) bool where texts have lengths of their own.
+        """
+        P = past_kvs.length
+        if attn_mask is not None:
+            return attn_mask if attn_mask.dim() == 2 else attn_mask[:, None]
+        if min(past_kvs.lengths) < P:
+            last = torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)  # (B, T) slots
+            return (torch.arange(P + T) <= last[..., None])[:, None].to(self.device)
+        if P + T > len(self.bias):  # only with positions of the caller's own
+            return causal_mask(T, P, self.device)
+        return self.bias[P : P + T, : P + T]
+
     @torch.no_grad()
     def trunk(
         self,
@@ -49,18 +158,18 @@ class FusedLanguageModel(GPTLanguageModel):
     ) -> tuple[Tensor, PreallocatedCache]:
         """As GPTLanguageModel.trunk: idx (B, T) -> hidden states (B, T, C) and the new cache.
 
+        Where the texts of a batch have lengths of their own, each goes on from its own.
         Raises ValueError past the window, and for a cache that is no PreallocatedCache.
         """
-        (B, T), P, C = idx.shape, cache_length(past_kvs), self.config.n_embd
-        pos = self.positions(T, P, pos)
+        (B, T), C = idx.shape, self.config.n_embd
         if past_kvs is None:
             past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
         if not isinstance(past_kvs, PreallocatedCache):
             raise ValueError("past_kvs is not a PreallocatedCache; prefill with this model itself")
-        new_kvs = past_kvs.grown(T)
-        bias = self.bias[P : P + T, : P + T]
-        if attn_mask is not None:  # (T, P+T) or (B, T, P+T), for every head the same
-            bias = attn_mask if attn_mask.dim() == 2 else attn_mask[:, None]
+        if pos is None and min(past_kvs.lengths) < past_kvs.length:
+            pos = (torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)).to(self.device)
+        pos = self.positions(T, past_kvs.length, pos)
+        bias, new_kvs = self.attn_bias(past_kvs, T, attn_mask), past_kvs.grown(T)
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
         for layer, (block, weight) in enumerate(zip(self.blocks, self.qkv, strict=True)):
             qkv = F.linear(block.ln1(x), weight).view(B, T, 3, self.config.n_head, -1)
@@ -70,3 +179,7 @@ class FusedLanguageModel(GPTLanguageModel):
             x = x + block.sa.proj(attended.transpose(1, 2).reshape(B, T, C))
             x = x + block.ffwd(block.ln2(x))
         return self.ln_f(x), new_kvs
+
+
+# The two forms of a target, by name.
+TARGETS = {"per-head": lambda target: target, "fused": FusedLanguageModel}

@@ -1,34 +1,27 @@
 """The bug gallery: real bugs of real speculative decoders, each a small edit of our own code.
 
-A bug is a piece of the package's source and what stands there instead. `mutant(bug)` runs the
-edited source and returns the decoder that comes of it; if the code changes so that an edit no
-longer fits, that is an error.
+A bug is a piece of the package's source and what stands there instead. `mutant(bug)` serves the
+whole package a second time, under another name and with that one edit, and returns its decoder; if
+the code changes so that an edit no longer fits, that is an error.
 """
 
 from __future__ import annotations
-import __future__
 
-import copy
-import dataclasses
-import re
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from nanogpt.checks import Decoder, Watched
-from nanogpt.drafts import transformer
-from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.model import GPTLanguageModel
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import Sampling
 
 PACKAGE = Path(__file__).resolve().parent
-MODULES = (  # in the order of their imports
-    "cache",
-    "model",
-    "sampling",
-    "generate",
-    "drafts/transformer",
-    "speculative",
-)
+SECOND = "nanogpt_with_a_bug"  # the name that edited modules are served under
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class Bug:
     """One bug: `old` in `module` is replaced by `new`.
 
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
-    is meant for it. seen_in: where it was found, if it is public.
+    is meant for it. seen_in: where the like of it was found, if it is public.
     """
 
     number: int
@@ -52,31 +45,34 @@ class Bug:
 BUGS = [
     Bug(1, "on rejection, resample from p instead of the residual", "biased", "speculative",
         "residual(p[i], q[i])", "p[i]",
-        "exact", "romsto/Speculative-Decoding"),
+        "exact", "romsto/Speculative-Decoding (with an n-gram draft)"),
     Bug(2, "residual not clamped at 0: the sign is dropped", "biased", "speculative",
         "(p - q).clip(0)", "abs(p - q)", "exact"),
     Bug(3, "p where q belongs in the residual, so that it is empty and falls back to p", "biased",
-        "speculative", "residual(p[i], q[i])", "residual(p[i], p[i])",
-        "exact", "a widely read tutorial"),
+        "speculative", "residual(p[i], q[i])", "residual(p[i], p[i])", "exact"),
     Bug(4, "on rejection, only the rejected token is removed from p", "biased", "speculative",
         "residual(p[i], q[i])",
         "np.where(np.arange(len(p[i])) == token, 0, p[i]) / (1 - p[i, token])",
         "exact", "SafeAILab/EAGLE#20"),
     Bug(5, "candidates are drawn from another q than the one that is divided by", "biased",
         "speculative", "rng.categorical(q)", "rng.categorical(draft.get_probs(tokens))",
-        "exact", "huggingface/transformers#47932, #32867; jaymody/speculative-sampling#3"),
+        "exact", "huggingface/transformers#47932, #32867; jaymody/speculative-sampling#3 "
+        "(there, the raw q is divided by, and the draw is processed or the argmax)"),
     Bug(6, "accept test and resampling share one random number", "biased", "sampling",
         "return bool(self._uniforms.random() < probability)",
-        "before = self._uniforms.bit_generator.state\n"
-        "        accept = bool(self._uniforms.random() < probability)\n"
-        "        if not accept:\n"
-        "            self._uniforms.bit_generator.state = before  # the next draw repeats u\n"
-        "        return accept",
-        "frequencies", "sgl-project/sglang#7207; vllm-project/vllm#54282"),
+        "u, uniforms = self._uniforms.random(), self._uniforms\n\n"
+        "        class Again:  # hands out the same u once more\n"
+        "            def random(_):\n"
+        "                self._uniforms = uniforms\n"
+        "                return u\n\n"
+        "        if u >= probability:\n"
+        "            self._uniforms = Again()\n"
+        "        return u < probability",
+        "frequencies", "sgl-project/sglang#7207; vllm-project/vllm-ascend#16370"),
     Bug(7, "the generator is seeded again in each round", "biased", "speculative",
         "        candidates, q = draft_tokens(",
         "        rng = RandomSource(0)\n        candidates, q = draft_tokens(",
-        "exact", "feifeibear/LLMSpeculativeSampling"),
+        "exact", "feifeibear/LLMSpeculativeSampling (before each accept test, if a seed is given)"),
     Bug(8, "bonus token by argmax while sampling", "biased", "speculative",
         "rng.categorical(p[len(candidates)])",
         "int(p[len(candidates)].argmax())", "exact", "shreyansh26/Speculative-Decoding"),
@@ -89,24 +85,25 @@ BUGS = [
         "exact", "huggingface/transformers#28508"),
     Bug(12, "p is read one position off", "biased", "speculative",
         "min(1.0, p[i, token] / q", "min(1.0, p[i + 1, token] / q",
-        "exact", "huggingface/transformers#28166"),
+        "exact", "huggingface/transformers#28166 (an “incorrect indexing operation”)"),
     Bug(13, "trim keeps one entry too many: a rejected token stays", "biased", "cache",
-        "cache_len_before_verify + num_accepted\n", "cache_len_before_verify + num_accepted + 1\n",
+        "cache_len_before_verify + num_emitted\n", "cache_len_before_verify + num_emitted + 1\n",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(14, "trim keeps one entry too few", "biased", "cache",
-        "cache_len_before_verify + num_accepted\n", "cache_len_before_verify + num_accepted - 1\n",
-        "cache", "lablup/mlxcel#994"),
+        "cache_len_before_verify + num_emitted\n", "cache_len_before_verify + num_emitted - 1\n",
+        "cache"),
     Bug(15, "no trim at all", "biased", "speculative",
-        "trim_kv_cache(new_kvs, len(accepted), cache_len)", "new_kvs", "cache"),
-    Bug(16, "the prompt's last token is cached, then fed again", "biased", "speculative",
-        "prefill(target, tokens[:-1])", "prefill(target, tokens)",
+        "trim_kv_cache(new_kvs, len(emitted), text.cache_len)", "new_kvs",
+        "cache", "ml-explore/mlx-lm#1109 (for caches that cannot be trimmed)"),
+    Bug(16, "the prompt's last token is cached, then fed again", "biased", "generate",
+        "prefill(target, self.tokens[:-1])", "prefill(target, self.tokens)",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(17, "positions restart at 0 with a cache", "biased", "model",
         "torch.arange(P, P + T, device", "torch.arange(0, T, device",
-        "greedy", "czhou578/nanoGPT-inference"),
-    Bug(18, "several tokens behind a cache, and no causal mask", "biased", "model",
+        "greedy", "czhou578/nanoGPT-inference (in plain cached decoding)"),
+    Bug(18, "several tokens after a cache, and no causal mask", "biased", "model",
         ".tril(diagonal=P)", ".tril(diagonal=P + T if P else 0)",
-        "greedy", "czhou578/nanoGPT-inference"),
+        "greedy", "czhou578/nanoGPT-inference (in the prefill)"),
     Bug(19, "greedy compares softmax probabilities at temperature 1", "biased", "sampling",
         "if self.temperature == 0:\n",
         "if self.temperature == 0:\n            return torch.softmax(logits, dim=-1)\n",
@@ -117,7 +114,7 @@ BUGS = [
         "        if q[token] < 0.3:\n"
         "            break\n"
         "        draft_probs.append(q)\n        tokens.append(token)\n",
-        "exact", "by enumeration"),
+        "exact"),
     Bug(21, "u <= p/q accepts a token of probability 0 at u = 0", "biased", "sampling",
         "self._uniforms.random() < probability", "self._uniforms.random() <= probability",
         "support", "sgl-project/sglang#35771"),
@@ -128,43 +125,43 @@ BUGS = [
     Bug(23, "the draft's cache is not rewound after a rejection", "slow", "drafts/transformer",
         "if kept < len(self.tokens):", "if kept < 0:", "draft"),
     Bug(24, "the draft's cache misses the last accepted token", "slow", "drafts/transformer",
-        "torch.tensor([context[kept:]]", "torch.tensor([context[kept:][-1:]]",
-        "draft", "vllm-project/vllm#9730"),
-    Bug(25, "the draft's positions are one ahead", "slow", "drafts/transformer",
+        "torch.tensor([context[kept:]]",
+        "torch.tensor([context[kept:][-1:] if kept else context]",
+        "draft", "ohdearquant/lattice#1396; lablup/mlxcel#994 (two entries)"),
+    Bug(25, "the draft's positions are one ahead after the prompt", "slow", "drafts/transformer",
         "self.model(idx, past_kvs=self.past_kvs)",
         "self.model(\n            idx, past_kvs=self.past_kvs, "
-        "pos=torch.arange(kept + 1, kept + 1 + idx.shape[1])\n        )",
-        "draft", "sgl-project/sglang#25015"),
+        "pos=torch.arange(idx.shape[1]) + (kept and kept + 1)\n        )",
+        "draft", "sgl-project/sglang#25015 (there, of the drafted tokens only)"),
     Bug(26, "the draft sees a shorter context than it may", "slow", "drafts/transformer",
         "context[window_start(len(context), self.model.config.block_size) :]", "context[-2:]",
         "draft"),
-    Bug(27, "a stop token inside an accepted block is ignored", "error", "speculative",
-        "accepted.index(stop_token) + 1 if stop_token in accepted else len(accepted)",
-        "len(accepted)", "accounting", "huggingface/transformers#47912"),
-    Bug(28, "more tokens than max_new_tokens", "error", "speculative",
-        "min(max_new_tokens - len(new_tokens), target.config.block_size - cache_len)",
-        "(target.config.block_size - cache_len)",
-        "accounting", "jaymody/speculative-sampling; beyond-nanogpt"),
+    Bug(27, "a stop token inside an accepted block is ignored", "error", "generate",
+        "emitted[: emitted.index(self.stop_token) + 1]", "emitted",
+        "accounting", "huggingface/transformers#47912"),
+    Bug(28, "more tokens than max_new_tokens", "error", "generate",
+        "min(self.end - len(self.tokens), self.block_size - self.cache_len)",
+        "(self.block_size - self.cache_len)",
+        "accounting", "jaymody/speculative-sampling; tanishqkumar/beyond-nanogpt"),
     Bug(29, "a rejection in the last place is counted as accepted", "error", "generate",
-        "accepted = sum(len(r.accepted) - 1 for",
-        "accepted = sum(min(len(r.accepted), len(r.candidates)) for",
+        "return len(self.emitted) - 1", "return min(len(self.emitted), len(self.candidates))",
         "accounting", "czhou578/nanoGPT-inference"),
     Bug(30, "tokens past the stop are counted in the tokens per pass", "error", "generate",
         "return len(self.tokens) / self.target_passes if",
-        "return sum(len(r.accepted) for r in self.rounds) / self.target_passes if",
+        "return sum(len(r.emitted) for r in self.rounds) / self.target_passes if",
         "accounting", "vllm-project/vllm#56101"),
     Bug(31, "silently short output when the window is full", "error", "speculative",
-        "while len(new_tokens) < max_new_tokens and ",
-        "while len(tokens) < target.config.block_size and len(new_tokens) < max_new_tokens and ",
+        "while not text.done:",
+        "while not text.done and len(text.tokens) < target.config.block_size:",
         "accounting", "czhou578/nanoGPT-inference"),
-    Bug(32, "stop token 0 is treated as no stop token", "error", "speculative",
-        "+ 1 if stop_token in accepted else", "+ 1 if stop_token and stop_token in accepted else",
-        "accounting", "feifeibear/LLMSpeculativeSampling"),
+    Bug(32, "stop token 0 is treated as no stop token", "error", "generate",
+        "if self.stop_token in emitted:", "if self.stop_token and self.stop_token in emitted:",
+        "accounting", "feifeibear/LLMSpeculativeSampling (there, drawing token 0 is an error)"),
 ]  # fmt: skip
 
 
 def edited(bug: Bug, module: str) -> str:
-    """The source of `module` with the bug in it, if it is the bug's; without package imports.
+    """The source of `module`, a path below the package, with the bug in it if it is the bug's.
 
     Raises ValueError if the code that the bug replaces is not there.
     """
@@ -173,44 +170,88 @@ def edited(bug: Bug, module: str) -> str:
         if bug.old not in source:
             raise ValueError(f"bug {bug.number} edits {bug.old!r}, which {module}.py does not have")
         source = source.replace(bug.old, bug.new)
-    source = source.replace("from __future__ import annotations\n", "")
-    return re.sub(r"(?m)^from nanogpt[^\n(]*(\([^)]*\)|[^\n]*)\n", "", source)
+    return source
 
 
-def of_class(target, model_class: type):
-    """The same weights as a model of another class; what is no model of ours stays as it is."""
-    other = copy.copy(target)
-    if isinstance(target, Watched):
-        other.target = of_class(target.target, model_class)
-    elif isinstance(target, GPTLanguageModel):
-        other.__class__ = model_class
-    return other
+class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the package's modules under the name SECOND, one of them with a bug in it."""
+
+    def __init__(self, bug: Bug):
+        self.bug = bug
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Where to load a module of SECOND from: here. Others are left to others."""
+        first, *below = fullname.split(".")
+        if first != SECOND:
+            return None
+        file, search = PACKAGE.joinpath(*below), None
+        if file.is_dir():
+            file, search = file / "__init__", []
+        return importlib.util.spec_from_file_location(
+            fullname, f"{file}.py", loader=self, submodule_search_locations=search
+        )
+
+    def exec_module(self, module) -> None:
+        """Run the module's source. What it imports of the package comes from SECOND as well."""
+        name = Path(module.__file__).relative_to(PACKAGE).with_suffix("").as_posix()
+        source = edited(self.bug, name).replace("from nanogpt", f"from {SECOND}")
+        exec(compile(source, f"{name}.py with bug {self.bug.number}", "exec"), vars(module))
+
+
+def served(bug: Bug) -> dict:
+    """{name: module} of the package with the bug in it. Nothing of it stays in sys.modules."""
+    finder = Edited(bug)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in ("speculative", "drafts"):  # and what they import
+            importlib.import_module(f"{SECOND}.{name}")
+    finally:
+        sys.meta_path.remove(finder)
+        names = [name for name in sys.modules if name.partition(".")[0] == SECOND]
+        modules = {name: sys.modules.pop(name) for name in names}
+    return modules
+
+
+def twin(thing, modules: dict):
+    """The same thing as an object of the classes in `modules`; the caller's stays as it is.
+
+    What is no object of the package comes back itself. Tensors and random numbers are shared.
+    """
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(twin(x, modules) for x in thing)
+    if isinstance(thing, dict):
+        return type(thing)((key, twin(x, modules)) for key, x in thing.items())
+    cls = type(thing)
+    if cls.__module__.startswith("nanogpt."):
+        home = modules.get(cls.__module__.replace("nanogpt", SECOND, 1))
+        cls = getattr(home, cls.__name__, None)  # none: not served, a model of the checks, say
+    elif not isinstance(thing, nn.Module):  # a module of torch may hold some of ours
+        cls = None
+    if cls is None:
+        return thing
+    new = object.__new__(cls)
+    vars(new).update(twin(vars(thing), modules))
+    return new
 
 
 def mutant(bug: Bug) -> Decoder:
-    """A decoder with the bug in it: all modules of the loop run again, one of them edited."""
-    names: dict = {**vars(transformer), "__name__": __name__}
-    for module in MODULES:
-        code = compile(
-            edited(bug, module),
-            f"{module}.py with bug {bug.number}",
-            "exec",
-            __future__.annotations.compiler_flag,
-        )
-        exec(code, names)
+    """A decoder with the bug in it: the package served a second time, with the one edit."""
+    modules = served(bug)
+    models = weakref.WeakKeyDictionary()  # the twin of each target, made once
+
+    def target_of(target):
+        if isinstance(target, Watched):
+            return target.around(target_of(target.target))
+        if target not in models:
+            models[target] = twin(target, modules)
+        return models[target]
 
     def generate(
         target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
     ):
-        target = of_class(target, names["GPTLanguageModel"])
-        if isinstance(draft, TransformerDraft):
-            model = of_class(draft.model, names["GPTLanguageModel"])
-            draft = names["TransformerDraft"](model)
-        sampling = names["Sampling"](**dataclasses.asdict(sampling))
-        if isinstance(rng, RandomSource):
-            rng.__class__ = names["RandomSource"]
-        return names["speculative_generate"](
-            target, draft, prompt_tokens, max_new_tokens, K, sampling, rng, **kwargs
+        draft, sampling, rng = (twin(x, modules) for x in (draft, sampling, rng))
+        return modules[f"{SECOND}.speculative"].speculative_generate(
+            target_of(target), draft, prompt_tokens, max_new_tokens, K, sampling, rng, **kwargs
         )
 
     return generate

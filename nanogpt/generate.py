@@ -1,9 +1,9 @@
 """Autoregressive decoding with a cache, and the record that every decoder keeps of what it did.
 
-Two rules hold for every decoder of the package. The cache is one token behind: it holds every
-token up to, not including, the current one, which enters with the next pass. And when the cache
-has filled the window, the context restarts with half a window, so that text of any length can be
-generated and where a context starts never depends on how many passes were made.
+Two rules hold for every decoder of the package, and `Text` keeps both. The cache is one token
+behind: it holds every token up to, not including, the current one, which enters with the next pass.
+And when the cache has filled the window, the context restarts with half a window, so that text of
+any length can be generated and where a context starts never depends on how many passes were made.
 """
 
 from __future__ import annotations
@@ -24,15 +24,26 @@ class Round:
     """What one target pass did.
 
     candidates: the K drafted tokens; draft_probs (K, V) and target_probs (K+1, V): the q and p
-    they were judged by; accepted: the 1 … K+1 tokens that came of it; cache_len: how many tokens
-    the cache held before the pass. A round of plain autoregressive decoding has K = 0.
+    they were judged by; emitted: the 1 … K+1 tokens that the round adds to the text, its accepted
+    candidates and one token of the target's; cache_len: how many tokens the cache held before the
+    pass. A round of plain autoregressive decoding has K = 0.
     """
 
     candidates: list[int]
     draft_probs: Tensor
     target_probs: Tensor
-    accepted: list[int]
+    emitted: list[int]
     cache_len: int
+
+    @property
+    def n_accepted(self) -> int:
+        """How many candidates were accepted. The last emitted token never was a candidate."""
+        return len(self.emitted) - 1
+
+    @property
+    def n_examined(self) -> int:
+        """How many candidates were examined: the accepted ones, and the rejected one if any."""
+        return min(self.n_accepted + 1, len(self.candidates))
 
 
 @dataclass(frozen=True)
@@ -61,18 +72,16 @@ class Generation:
     def acceptance_rate(self) -> float:
         """Accepted candidates per drafted one (as vLLM counts); NaN if none was drafted."""
         drafted = sum(len(r.candidates) for r in self.rounds)
-        accepted = sum(len(r.accepted) - 1 for r in self.rounds)
-        return accepted / drafted if drafted else float("nan")
+        return sum(r.n_accepted for r in self.rounds) / drafted if drafted else float("nan")
 
     @property
     def alpha(self) -> float:
         """Accepted candidates per examined one, an estimate of α; NaN if none was drafted.
 
-        A candidate behind a rejected one was never examined.
+        A candidate after a rejected one was never examined.
         """
-        examined = sum(min(len(r.accepted), len(r.candidates)) for r in self.rounds)
-        accepted = sum(len(r.accepted) - 1 for r in self.rounds)
-        return accepted / examined if examined else float("nan")
+        examined = sum(r.n_examined for r in self.rounds)
+        return sum(r.n_accepted for r in self.rounds) / examined if examined else float("nan")
 
 
 def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size: int) -> None:
@@ -92,29 +101,83 @@ def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size:
 
 
 @torch.no_grad()
-def prefill(target: GPTLanguageModel, tokens: Sequence[int]) -> KVCache | None:
+def prefill(target: GPTLanguageModel, tokens: Sequence[int] | Tensor) -> KVCache | None:
     """The cache of `tokens` at positions 0, 1, …: one pass. None for no tokens.
 
-    Raises ValueError past the window.
+    One text, or (B, T) tokens of several side by side. Raises ValueError past the window.
     """
-    if len(tokens) == 0:
-        return None
-    _, _, past_kvs = target(torch.tensor([list(tokens)], device=target.device))
-    return past_kvs
+    idx = torch.atleast_2d(torch.as_tensor(tokens, device=target.device))  # (B, T)
+    return target(idx)[2] if idx.numel() else None
 
 
-def restart_if_full(
-    target: GPTLanguageModel, tokens: Sequence[int], past_kvs: KVCache | None
-) -> tuple[KVCache | None, int]:
-    """A cache with room for the last of `tokens`, and the prefills that took (0 or 1).
+def restart(target: GPTLanguageModel, tokens: Sequence[int] | Tensor) -> KVCache | None:
+    """The cache of half a window: the last tokens before the current one, at positions 0, 1, …
 
-    `past_kvs` is handed back while the window has room. When it is full, the half window of tokens
-    before the current one is prefilled afresh.
+    tokens: those so far, the current one last; of one text, or (B, n) of several.
     """
-    block_size = target.config.block_size
-    if cache_length(past_kvs) < block_size:
-        return past_kvs, 0
-    return prefill(target, tokens[-1 - block_size // 2 : -1]), 1
+    tokens = torch.as_tensor(tokens)
+    last = tokens.shape[-1] - 1  # where the current one stands
+    return prefill(target, tokens[..., last - target.config.block_size // 2 : last])
+
+
+class Text:
+    """One text that is being written: its tokens, the cache, and the rounds so far.
+
+    tokens: the last block_size tokens of the prompt, then all new ones; the last is the current
+    one. past_kvs: the cache of those before it, or of the last of them since a restart.
+    Raises ValueError for a bad prompt or max_new_tokens.
+    """
+
+    def __init__(
+        self,
+        target: GPTLanguageModel,
+        prompt_tokens: Sequence[int],
+        max_new_tokens: int,
+        stop_token: int | None = None,
+    ):
+        check_request(prompt_tokens, max_new_tokens, target.config.vocab_size)
+        self.target, self.stop_token = target, stop_token
+        self.block_size = target.config.block_size
+        self.tokens = list(prompt_tokens)[-self.block_size :]
+        self.n_prompt, self.end = len(self.tokens), len(self.tokens) + max_new_tokens
+        self.past_kvs = prefill(target, self.tokens[:-1])
+        self.prefills = int(self.past_kvs is not None)  # a prompt of one token needs none
+        self.rounds: list[Round] = []
+
+    @property
+    def cache_len(self) -> int:
+        """How many tokens the cache holds."""
+        return cache_length(self.past_kvs)
+
+    @property
+    def room(self) -> int:
+        """How many tokens may be drafted: what the request and the window leave, less one."""
+        return min(self.end - len(self.tokens), self.block_size - self.cache_len) - 1
+
+    @property
+    def done(self) -> bool:
+        """True once all tokens asked for are there, or the last one is the stop token."""
+        stopped = len(self.tokens) > self.n_prompt and self.tokens[-1] == self.stop_token
+        return stopped or len(self.tokens) >= self.end
+
+    def restart_if_full(self) -> None:
+        """Make room where the cache fills the window: half a window of tokens is read afresh."""
+        if self.cache_len == self.block_size:
+            self.past_kvs = restart(self.target, self.tokens)
+            self.prefills += 1
+
+    def take(self, done: Round, past_kvs: KVCache) -> None:
+        """Add a round's tokens, up to the stop token, and the cache that goes with them."""
+        emitted = done.emitted
+        if self.stop_token in emitted:
+            emitted = emitted[: emitted.index(self.stop_token) + 1]
+        self.rounds.append(done)
+        self.tokens += emitted
+        self.past_kvs = past_kvs
+
+    def generation(self) -> Generation:
+        """The new tokens and their trace."""
+        return Generation(self.tokens[self.n_prompt :], self.rounds, self.prefills)
 
 
 @torch.inference_mode()
@@ -132,20 +195,11 @@ def autoregressive_generate(
     tokens of the prompt are read. `rng` defaults to RandomSource(0).
     Raises ValueError for an empty prompt, a token outside the vocabulary, or max_new_tokens < 0.
     """
-    check_request(prompt_tokens, max_new_tokens, target.config.vocab_size)
-    rng = rng or RandomSource(0)
-    tokens = list(prompt_tokens)[-target.config.block_size :]
-    past_kvs, new_tokens, rounds = prefill(target, tokens[:-1]), [], []
-    prefills = int(past_kvs is not None)  # a prompt of one token needs none
-    while len(new_tokens) < max_new_tokens and stop_token not in new_tokens[-1:]:
-        past_kvs, restarts = restart_if_full(target, tokens, past_kvs)
-        cache_len = cache_length(past_kvs)
-        current = torch.tensor([tokens[-1:]], device=target.device)  # (1, 1)
-        logits, _, past_kvs = target(current, past_kvs=past_kvs)
+    text, rng = Text(target, prompt_tokens, max_new_tokens, stop_token), rng or RandomSource(0)
+    while not text.done:
+        text.restart_if_full()
+        current = torch.tensor([text.tokens[-1:]], device=target.device)  # (1, 1)
+        logits, _, past_kvs = target(current, past_kvs=text.past_kvs)
         p = sampling.probs(logits[0])  # (1, V)
-        token = rng.categorical(p[0])
-        rounds.append(Round([], p[:0], p, [token], cache_len))
-        tokens.append(token)
-        new_tokens.append(token)
-        prefills += restarts
-    return Generation(new_tokens, rounds, prefills)
+        text.take(Round([], p[:0], p, [rng.categorical(p[0])], text.cache_len), past_kvs)
+    return text.generation()

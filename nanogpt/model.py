@@ -88,11 +88,11 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, attn_bias: Tensor, past_kv: tuple[KV, ...] | None = None
+        self, x: Tensor, attn_bias: Tensor, past_heads: tuple[KV, ...] | None = None
     ) -> tuple[Tensor, tuple[KV, ...]]:
-        """x (B, T, C) -> (B, T, C) and one (k, v) per head; past_kv likewise, or None."""
-        past_kv = past_kv or [None] * len(self.heads)
-        results = [h(x, attn_bias, past) for h, past in zip(self.heads, past_kv, strict=True)]
+        """x (B, T, C) -> (B, T, C) and one (k, v) per head; past_heads the same, or None."""
+        past_heads = past_heads or [None] * len(self.heads)
+        results = [h(x, attn_bias, past) for h, past in zip(self.heads, past_heads, strict=True)]
         out = torch.cat([out for out, _ in results], dim=-1)  # n_head of (B, T, hs) -> (B, T, C)
         return self.dropout(self.proj(out)), tuple(kv for _, kv in results)
 
@@ -115,7 +115,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each behind a LayerNorm and added to the residual stream."""
+    """Attention, then feed-forward, each after a LayerNorm and added to the residual stream."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -125,12 +125,12 @@ class Block(nn.Module):
         self.ln2 = nn.LayerNorm(config.n_embd)
 
     def forward(
-        self, x: Tensor, attn_bias: Tensor, past_kv: tuple[KV, ...] | None = None
+        self, x: Tensor, attn_bias: Tensor, past_heads: tuple[KV, ...] | None = None
     ) -> tuple[Tensor, tuple[KV, ...]]:
         """x (B, T, C) -> (B, T, C) and the block's new keys and values."""
-        attended, new_kv = self.sa(self.ln1(x), attn_bias, past_kv)
+        attended, new_heads = self.sa(self.ln1(x), attn_bias, past_heads)
         x = x + attended
-        return x + self.ffwd(self.ln2(x)), new_kv
+        return x + self.ffwd(self.ln2(x)), new_heads
 
 
 class GPTLanguageModel(nn.Module):
@@ -164,7 +164,7 @@ class GPTLanguageModel(nn.Module):
         return self.lm_head.weight.device
 
     def positions(self, T: int, P: int, pos: Tensor | None = None) -> Tensor:
-        """Positions (T,) of T tokens behind P cached ones: P … P+T-1, or `pos` where it is given.
+        """Positions (T,) of T tokens after P cached ones: P … P+T-1, or `pos` where it is given.
 
         Raises ValueError where one lies outside the window.
         """
@@ -175,7 +175,7 @@ class GPTLanguageModel(nn.Module):
             inside = 0 <= int(pos.min()) and int(pos.max()) < self.config.block_size
         if not inside:
             raise ValueError(
-                f"{T} tokens behind {P} cached ones run past the window of {self.config.block_size}"
+                f"{T} tokens after {P} cached ones run past the window of {self.config.block_size}"
                 " positions (block_size); pass fewer tokens, or restart with a shorter context"
             )
         return pos
@@ -204,9 +204,9 @@ class GPTLanguageModel(nn.Module):
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
         past_kvs = past_kvs or [None] * len(self.blocks)
         new_kvs = []
-        for block, past_kv in zip(self.blocks, past_kvs, strict=True):
-            x, new_kv = block(x, attn_bias, past_kv)
-            new_kvs.append(new_kv)
+        for block, past_heads in zip(self.blocks, past_kvs, strict=True):
+            x, new_heads = block(x, attn_bias, past_heads)
+            new_kvs.append(new_heads)
         return self.ln_f(x), tuple(new_kvs)
 
     def forward(

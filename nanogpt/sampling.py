@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import bisect
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-
-Probs = Tensor | np.ndarray  # float64 on the CPU
-TOLERANCE = 1e-6  # how far from 1 a sum of probabilities may be
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,15 @@ class RandomSource:
     """The only randomness of the package: a seeded stream of uniform numbers.
 
     Each call takes one float64 uniform u in [0, 1) from NumPy's PCG64, so that the same seed and
-    the same probabilities give the same choices on every machine.
+    the same probabilities give the same choices on every machine. `uniforms`, if given, takes the
+    place of PCG64: an object whose random() returns the next u.
     Raises ValueError if the seed is no whole number from 0.
     """
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, uniforms=None):
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed is {seed!r}; it must be a whole number from 0")
-        self._uniforms = np.random.default_rng(seed)
+        self._uniforms = uniforms or np.random.default_rng(seed)
 
     def bernoulli(self, probability: float) -> bool:
         """True with `probability`: u < probability, never at 0 and always at 1.
@@ -97,7 +96,7 @@ class RandomSource:
             raise ValueError(f"probability is {probability}; it must be in [0, 1]")
         return bool(self._uniforms.random() < probability)
 
-    def categorical(self, probs: Probs) -> int:
+    def categorical(self, probs: Tensor | np.ndarray) -> int:
         """A token drawn from probs (V,): the inverse CDF of u. Never one of probability 0.
 
         Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
@@ -107,37 +106,63 @@ class RandomSource:
         return bisect.bisect_right(cdf, u)
 
 
-def cumulative(probs: Probs) -> np.ndarray:
+class RowMemory:
+    """What was worked out for rows (V,) of a table, found again by the row itself.
+
+    Nothing hangs on the row. What is remembered goes when the row goes, and does not count any more
+    once the row was changed in place. A row made in inference mode keeps no count of its changes,
+    so nothing is remembered of it.
+    """
+
+    def __init__(self):
+        self.entries: dict[int, tuple] = {}  # id of a row: the row, its version, the value
+
+    def remember(self, row: Tensor, value) -> None:
+        """Keep `value` for this row (V,)."""
+        key = id(row)
+        if not row.is_inference():
+            known = weakref.ref(row, lambda _: self.entries.pop(key, None))
+            self.entries[key] = known, row._version, value
+
+    def recall(self, row: Tensor | np.ndarray):
+        """What was remembered of this row (V,), or None."""
+        known, version, value = self.entries.get(id(row), (lambda: None, 0, None))
+        return value if known() is row and version == row._version else None
+
+
+SUMS = RowMemory()  # the running sums of rows of tables
+
+
+def cumulative(probs: Tensor | np.ndarray) -> np.ndarray:
     """The running sums of probs (V,). Raises ValueError if they are no probabilities."""
-    version, cdf = getattr(probs, "cdf", (None, None))
-    if cdf is None or version != probs._version:  # not of table_rows, or changed since
+    cdf = SUMS.recall(probs)
+    if cdf is None:
         p = np.asarray(probs)
         cdf = p.cumsum()
-        if not (p.min() >= 0 and abs(cdf[-1] - 1) <= TOLERANCE):
+        if not (p.min() >= 0 and abs(cdf[-1] - 1) <= 1e-6):
             check_probabilities(p)
     return cdf
 
 
 def table_rows(table: Tensor) -> list[Tensor]:
-    """The rows of a draft's table (N, V), each with its running sums, which are made once.
+    """The rows of a draft's table (N, V), whose running sums are made once and remembered.
 
     Raises ValueError if a row is no distribution.
     """
     check_probabilities(table)
     rows = list(table.unbind())
     for row, cdf in zip(rows, table.numpy().cumsum(axis=-1), strict=True):
-        row.cdf = (table._version, cdf)
+        SUMS.remember(row, cdf)
     return rows
 
 
-def check_probabilities(probs: Probs) -> None:
+def check_probabilities(probs: Tensor | np.ndarray) -> None:
     """Raise ValueError unless probs (..., V) are non-negative and sum to 1 within 1e-6."""
     p = np.asarray(probs)
     if not p.min(initial=0) >= 0:  # NaN fails this too
         raise ValueError("probabilities hold a negative number or NaN; check the logits or weights")
     off = np.abs(p.sum(axis=-1) - 1).max(initial=0)
-    if not off <= TOLERANCE:
+    if not off <= 1e-6:
         raise ValueError(
-            f"probabilities sum to 1 within {off:.1e}, more than {TOLERANCE:.0e}; "
-            "divide them by their sum"
+            f"probabilities sum to 1 within {off:.1e}, more than 1e-06; divide them by their sum"
         )

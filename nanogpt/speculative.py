@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanogpt.cache import KVCache, cache_length, trim_kv_cache
-from nanogpt.generate import Generation, Round, check_request, prefill, restart_if_full
+from nanogpt.cache import KVCache, trim_kv_cache
+from nanogpt.generate import Generation, Round, Text
 from nanogpt.model import GPTLanguageModel
-from nanogpt.sampling import Probs, RandomSource, Sampling, check_probabilities
+from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 
 More = Callable[[Tensor, int], bool]
 Policy = Callable[[list[Round]], tuple[int, More | None]]
@@ -33,8 +33,8 @@ def draft_tokens(
 
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
     probabilities as it is to the target's logits: the claimed q is the sampled q. `more(q, n)`, if
-    given, is asked before each draw whether to make it, behind n drawn ones; what it cannot see is
-    the token.
+    given, is asked before each draw, when n tokens are drawn, whether to draw from q at all. It
+    never sees the token.
     """
     tokens, draft_probs = list(context), []
     for n in range(K):
@@ -68,7 +68,7 @@ def verify_candidates(
 def accept_reject(
     candidates: Sequence[int], draft_probs: Tensor, target_probs: Tensor, rng: RandomSource
 ) -> list[int]:
-    """The tokens that the round yields: 1 … K+1 of them, distributed as the target's own.
+    """The tokens that the round emits: 1 … K+1 of them, distributed as the target's own.
 
     draft_probs (K, V) are the q of the K candidates, target_probs (K+1, V) the p.
     Candidate i is accepted with probability min(1, p/q). The first rejected one is replaced by a
@@ -89,7 +89,7 @@ def accept_reject(
     return [*candidates, rng.categorical(p[len(candidates)])]
 
 
-def residual(p: Probs, q: Probs) -> Probs:
+def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """max(0, p - q) normalised, (V,): what p has more than q.
 
     p itself where p and q differ by no more than rounding, so that nothing is left.
@@ -128,26 +128,17 @@ def speculative_generate(
     each round, K(rounds so far), for the most tokens to draft and the `more` of draft_tokens.
     Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
     """
-    check_request(prompt_tokens, max_new_tokens, target.config.vocab_size)
     check_draft(draft, K, target.config.vocab_size)
-    rng = rng or RandomSource(0)
-    tokens = list(prompt_tokens)[-target.config.block_size :]
-    past_kvs, new_tokens, rounds = prefill(target, tokens[:-1]), [], []
-    prefills = int(past_kvs is not None)
-    while len(new_tokens) < max_new_tokens and stop_token not in new_tokens[-1:]:
-        past_kvs, restarts = restart_if_full(target, tokens, past_kvs)
-        cache_len = cache_length(past_kvs)
-        most, more = K(rounds) if callable(K) else (K, None)
-        room = min(max_new_tokens - len(new_tokens), target.config.block_size - cache_len) - 1
+    text, rng = Text(target, prompt_tokens, max_new_tokens, stop_token), rng or RandomSource(0)
+    while not text.done:
+        text.restart_if_full()
+        most, more = K(text.rounds) if callable(K) else (K, None)
+        k = min(most, text.room)
 
-        candidates, q = draft_tokens(draft, tokens, min(most, room), sampling, rng, more)
-        p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling)
-        accepted = accept_reject(candidates, q, p, rng)
-        past_kvs = trim_kv_cache(new_kvs, len(accepted), cache_len)
+        candidates, q = draft_tokens(draft, text.tokens, k, sampling, rng, more)
+        p, new_kvs = verify_candidates(target, text.tokens[-1], candidates, text.past_kvs, sampling)
+        emitted = accept_reject(candidates, q, p, rng)
+        past_kvs = trim_kv_cache(new_kvs, len(emitted), text.cache_len)
 
-        rounds.append(Round(candidates, q, p, accepted, cache_len))
-        until_stop = accepted.index(stop_token) + 1 if stop_token in accepted else len(accepted)
-        tokens += accepted[:until_stop]
-        new_tokens += accepted[:until_stop]
-        prefills += restarts
-    return Generation(new_tokens, rounds, prefills)
+        text.take(Round(candidates, q, p, emitted, text.cache_len), past_kvs)
+    return text.generation()

@@ -1,7 +1,8 @@
-"""Training the target. `python -m nanogpt.train --help` says what can be set.
+"""Training a model on text, or on the probabilities of another one (distilling).
 
-The defaults are those of the shipped target. Training can be stopped at any time; the same command
-goes on from the last checkpoint and reaches the same weights, bit for bit, on the same machine.
+`python -m nanogpt.train` trains the target; `--help` says what can be set. The defaults are those
+of the shipped target. Training can be stopped at any time; the same command goes on from the last
+checkpoint and reaches the same weights, bit for bit, on the same machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from nanogpt import checkpoint
@@ -46,6 +49,16 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 100) -> floa
     return peak * min(1, (step + 1) / warmup) * cosine
 
 
+def update(model, optimizer, loss, rate: float) -> None:
+    """One step down the gradient of `loss`, clipped to length 1, at this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
 def train(model, optimizer, tokens, steps, batch_size=16, peak=6e-3, seed=0, start=0) -> Iterator:
     """Run updates start … steps-1 on random windows of `tokens`; yield (updates done, loss).
 
@@ -56,13 +69,34 @@ def train(model, optimizer, tokens, steps, batch_size=16, peak=6e-3, seed=0, sta
     for step in range(start, steps):
         generator = torch.manual_seed(seed * 1_000_000 + step)  # dropout draws from it too
         x, y = get_batch(tokens, batch_size, model.config.block_size, generator)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, peak)
         _, loss, _ = model(x.to(model.device), y.to(model.device))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        update(model, optimizer, loss, learning_rate(step, steps, peak))
+        yield step + 1, loss.item()
+
+
+def distil(
+    model: GPTLanguageModel,
+    target: GPTLanguageModel,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+) -> Iterator[tuple[int, float]]:
+    """Train `model` to give the target's probabilities (Hinton et al. 2015); yield (updates, loss).
+
+    The loss is the cross-entropy of the model's q under the target's p, in nats: KL(p‖q) and the
+    entropy of p, which no training removes. tokens (N,): any text; the target's own is best.
+    """
+    model.train()
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, _ = get_batch(tokens, batch_size, model.config.block_size, generator)
+        with torch.no_grad():
+            p = torch.softmax(target(x)[0], dim=-1)  # (B, T, V)
+        loss = F.cross_entropy(model(x)[0].flatten(0, 1), p.flatten(0, 1))
+        update(model, optimizer, loss, learning_rate(step, steps, peak))
         yield step + 1, loss.item()
 
 
@@ -165,6 +199,19 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def usable_device(name: str) -> torch.device:
+    """The device of this name. Raises ValueError if torch cannot use it here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"device {name!r} cannot be used here ({why}); use cpu, or a PyTorch that has it"
+        ) from None
+    return device
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Train, or go on with a training that was stopped, and save the result.
 
@@ -177,12 +224,13 @@ def main(arguments: list[str] | None = None) -> None:
             raise ValueError(f"{name} is {given[name]}; it must be above 0")
     if out.exists():
         raise ValueError(f"{out} exists: give another --out, or delete it to train again")
+    device = usable_device(given["device"])
     corpus = load_corpus()
     tokenizer = CharTokenizer.from_text(corpus.text)
     tokens, val_tokens = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     torch.manual_seed(given["seed"])
     shape = {name: given[name] for name in SHAPE}
-    model = GPTLanguageModel(GPTConfig(tokenizer.vocab_size, **shape)).to(given["device"])
+    model = GPTLanguageModel(GPTConfig(tokenizer.vocab_size, **shape)).to(device)
     settings = given | {"corpus": corpus.name, "corpus_sha256": corpus.sha256}
     state = out.with_suffix(".training.safetensors")
     print("Ctrl-C stops; the same command goes on from the last checkpoint")

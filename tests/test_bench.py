@@ -10,11 +10,9 @@ import torch
 
 from nanogpt import bench, checkpoint
 from nanogpt.bench import (
-    BEST,
-    DRAFTS,
+    ALL,
     POLICIES,
-    TARGETS,
-    TOUR,
+    SHORT,
     Pair,
     Setting,
     Timed,
@@ -33,19 +31,20 @@ from nanogpt.bench import (
 )
 from nanogpt.checks import random_draft, toy_target
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts import ngram
-from nanogpt.fused import FusedLanguageModel
+from nanogpt.drafts import BEST, DRAFTS, ngram
+from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Generation, Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.theory import expected_tokens
+from nanogpt.theory import best_K, expected_tokens
 
 
 def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
     out, png = tmp_path / "rows.json", tmp_path / "rows.png"
     rows = ["--draft", "bigram", "lookup", "--K", "1", "acceptance", "--temperature", "0", "1.5"]
     main([*rows, "--pairs=2", "--tokens=8", f"--json={out}", f"--picture={png}"])
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert re.search(r"16 rows, about \d+\.\d minutes", progress) and "pairs: 100%" in progress
     assert re.search(r"bigram draft: built in \d+\.\d\d s", printed)
     rows = [text.split() for text in printed.splitlines() if "│" in text][1:]
     assert len(rows) == 2 * 2 * 2 * 2 == len(json.loads(out.read_text()))
@@ -57,14 +56,23 @@ def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_tour_visits_what_it_must():
+def test_the_short_tour_is_the_default_and_has_winners_and_losers():
     settings = settings_of(parse_arguments([]))
-    assert settings == list(dict.fromkeys(TOUR))
+    assert settings == SHORT and len(SHORT) <= 8
+    assert {s.target for s in settings} == set(TARGETS)
+    assert {"distilled", "bigram", "lookup"} < {s.draft for s in settings}
+
+
+def test_the_long_tour_visits_what_it_must():
+    settings = settings_of(parse_arguments(["--all"]))
+    assert settings == list(dict.fromkeys(ALL))
     for target in TARGETS:
         mine = [s for s in settings if s.target == target]
         assert {s.draft for s in mine} == set(DRAFTS) == set(BEST)
         assert {s.temperature for s in mine} == {0.0, 1.0, 1.5}
         assert {1, 16, *POLICIES} <= {s.K for s in mine if s.draft == "distilled"}
+    with pytest.raises(ValueError, match="--all is a tour of its own"):
+        settings_of(parse_arguments(["--all", "--K", "4"]))
 
 
 def test_the_best_draft_is_the_default():
@@ -138,7 +146,8 @@ def test_the_decoders_take_turns_at_going_first(monkeypatch):
 def test_costs_are_positive_and_a_policy_is_made_of_them():
     target, draft = toy_target(7, 128), random_draft(7)
     costs = calibrate(target, draft)
-    assert costs.keys() == {"draft", "verify", "rest"} and costs["draft"] > 0 < costs["rest"]
+    assert costs["draft_cost"] > 0 < costs["rest"] and costs["verify_cost"](4) >= 1
+    assert 1 <= best_K(0.5, **costs) <= 16, "they are what the equation takes"
     for name in POLICIES:
         most, _ = policy_of(name, target, draft)([])
         assert 1 <= most <= 16
@@ -188,3 +197,9 @@ def test_the_bars_of_the_design_hold():
         assert abs(row.predicted / row.speed_up - 1) <= 0.15, row
     growth = median(cost_growth(FusedLanguageModel(target)) for _ in range(3))
     assert growth <= 1.15
+
+
+def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(capsys):
+    """Counted tables make rows in inference mode; the second target meets them."""
+    main(["--draft", "counts", "--K", "learned", "--pairs=1", "--tokens=8"])
+    assert capsys.readouterr().out.count("counts ") >= 2

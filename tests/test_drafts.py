@@ -17,7 +17,7 @@ from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_s
 from nanogpt.generate import autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.train import make_optimizer
+from nanogpt.train import distil, make_optimizer
 
 
 def some_text(V, n=400, seed=0):
@@ -233,7 +233,7 @@ def test_a_draft_with_a_cache_depends_on_its_context_alone():
 def test_a_transformer_draft_that_is_the_target_is_always_accepted():
     target = toy_target(7, 64)
     made = speculative_generate(target, TransformerDraft(target), [0, 1], 30, 4)
-    assert all(len(r.accepted) == len(r.candidates) + 1 for r in made.rounds)
+    assert all(len(r.emitted) == len(r.candidates) + 1 for r in made.rounds)
     assert made.tokens and isinstance(SelfDraft(target, 2).get_probs([0]), torch.Tensor)
 
 
@@ -243,7 +243,7 @@ def test_distilling_brings_a_model_nearer_to_the_target():
     config = transformer.GPTConfig(5, 16, n_layer=1, n_head=1, n_embd=8)
     model = transformer.GPTLanguageModel(config)
     optimizer = make_optimizer(model)
-    updates = transformer.distil(model, target, optimizer, some_text(5), steps=60, batch_size=8)
+    updates = distil(model, target, optimizer, some_text(5), steps=60, batch_size=8)
     losses = [loss for _, loss in updates]
     with torch.no_grad():
         x = some_text(5, 128, seed=9).view(8, 16)

@@ -55,6 +55,13 @@ def test_bars_show_their_data():
     assert len({bar.get_hatch() for bar in axes.patches}) == 2, "never colour alone"
 
 
+def test_bars_show_their_spread():
+    ys, spread = {"a": [1, 2], "b": [3, 2]}, {"a": [(0.5, 1.5), (1.5, 3)]}
+    (axes,) = figures.bars(["k", "l"], ys, "T", "x", "y", spread=spread).axes
+    ends = [line.tolist() for bars in axes.containers[1:2] for line in bars[2][0].get_segments()]
+    assert [(a[1], b[1]) for a, b in ends] == [(0.5, 1.5), (1.5, 3)]
+
+
 def test_drawing_leaves_the_readers_own_style_alone():
     before = dict(mpl.rcParams)
     figures.lines([1], {"a": [1]}, "T", "x", "y")
@@ -90,10 +97,14 @@ def test_the_terminals_text_is_what_was_returned_and_the_legend_counts():
     assert trace.text(colour=True).startswith("\x1b[32ma\x1b[0m")
 
 
-def test_the_overlap_shows_p_q_their_minimum_and_the_residual():
+def test_the_overlap_splits_p_and_q_at_what_both_have():
     (axes,) = figures.overlap("ab", [0.7, 0.3], [0.4, 0.6], "T").axes
     heights = [round(bar.get_height(), 9) for bar in axes.patches]
-    assert heights == [0.4, 0.3, 0.3, 0.0, 0.4, 0.6, 0.7, 0.3]
+    assert heights == [
+        *(0.4, 0.3, 0.3, 0.0),  # p: accepted, then missing
+        *(0.4, 0.3, 0.0, 0.3),  # q: accepted, then rejected
+        *(0.7, 0.3, 0.4, 0.6),  # and both whole
+    ]
 
 
 def test_the_remaining_pictures_can_be_drawn():

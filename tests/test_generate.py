@@ -9,7 +9,7 @@ from conftest import TINY, make_model
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
-from nanogpt.generate import autoregressive_generate, prefill, restart_if_full
+from nanogpt.generate import Round, Text, autoregressive_generate, prefill, restart
 from nanogpt.sampling import RandomSource, Sampling
 
 
@@ -64,7 +64,7 @@ def test_the_smallest_windows_work(block_size):
 def test_the_trace_tells_what_every_pass_did(tiny):
     made = autoregressive_generate(tiny, [1, 2, 3], 20, rng=RandomSource(5))
     assert made.target_passes == len(made.rounds) == 20 and made.tokens_per_pass == 1.0
-    assert [token for r in made.rounds for token in r.accepted] == made.tokens
+    assert [token for r in made.rounds for token in r.emitted] == made.tokens
     # 2 cached tokens and one more per pass up to 11, then the restart at 6, half of 12
     assert [r.cache_len for r in made.rounds] == [*range(2, 12), *range(6, 12), *range(6, 10)]
     assert made.prefills == 3
@@ -128,6 +128,53 @@ def test_prefill_is_the_cache_of_its_tokens(tiny):
 
 
 def test_a_window_with_room_is_not_restarted(tiny):
-    past_kvs = prefill(tiny, list(range(11)))
-    kept, prefills = restart_if_full(tiny, [*list(range(11)), 0], past_kvs)
-    assert kept is past_kvs and prefills == 0
+    text = Text(tiny, list(range(11)), 5)
+    before = text.past_kvs
+    text.restart_if_full()
+    assert text.past_kvs is before and text.prefills == 1
+
+
+def test_a_full_window_restarts_with_the_half_window_before_the_current_token(tiny):
+    text = Text(tiny, list(range(11)), 5)
+    for token in (3, 1):
+        _, _, longer = tiny(torch.tensor([text.tokens[-1:]]), past_kvs=text.past_kvs)
+        text.take(Round([], torch.empty(0, 11), torch.empty(1, 11), [token], 0), longer)
+    assert text.cache_len == 12
+    text.restart_if_full()
+    fresh = prefill(tiny, [6, 7, 8, 9, 10, 3])
+    assert text.prefills == 2 and text.cache_len == 6
+    torch.testing.assert_close(text.past_kvs[1][1][0], fresh[1][1][0], rtol=0, atol=1e-9)
+
+
+def test_several_texts_restart_as_each_alone(tiny):
+    texts = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(0))
+    together = restart(tiny, texts)
+    for i, text in enumerate(texts):
+        alone = restart(tiny, text.tolist())
+        torch.testing.assert_close(together[1][0][1][i], alone[1][0][1][0], rtol=0, atol=1e-9)
+
+
+def test_a_text_says_how_much_may_be_drafted_and_when_it_is_done(tiny):
+    text = Text(tiny, [1, 2, 3], 4, stop_token=7)
+    assert (text.cache_len, text.room, text.done) == (2, 3, False)
+    some = Round([4, 7, 9], torch.empty(3, 11), torch.empty(4, 11), [4, 7, 9], 2)
+    text.take(some, prefill(tiny, [1, 2, 3, 4, 7]))
+    assert text.tokens == [1, 2, 3, 4, 7] and text.done, "it ends with the stop token"
+    made = text.generation()
+    assert made.tokens == [4, 7] and made.rounds == [some] and made.prefills == 1
+    assert Text(tiny, [1, 2, 3], 1).room == 0, "one token left: nothing to draft"
+    assert Text(tiny, list(range(11)), 9).room == 1, "the window leaves one place beside the next"
+    assert not Text(tiny, [1, 7], 2, stop_token=7).done, "a stop token of the prompt stops nothing"
+
+
+def test_a_round_counts_what_was_accepted_and_what_was_examined():
+    none = torch.empty(0)
+    counts = [
+        (r.n_accepted, r.n_examined)
+        for r in (Round([1, 2], none, none, emitted, 0) for emitted in ([5], [1, 5], [1, 2, 5]))
+    ]
+    assert counts == [(0, 1), (1, 2), (2, 2)]
+    assert (Round([], none, none, [5], 0).n_accepted, Round([], none, none, [5], 0).n_examined) == (
+        0,
+        0,
+    )

@@ -143,7 +143,7 @@ def test_positions_continue_from_the_cache(tiny):
 @pytest.mark.parametrize("T,P", [(13, 0), (1, 12), (5, 8)])
 def test_running_past_the_window_names_the_sizes(tiny, T, P):
     past_kvs = tiny(random_tokens(tiny, P))[2] if P else None
-    with pytest.raises(ValueError, match=rf"{T} tokens behind {P} cached ones .* window of 12"):
+    with pytest.raises(ValueError, match=rf"{T} tokens after {P} cached ones .* window of 12"):
         tiny(random_tokens(tiny, T), past_kvs=past_kvs)
 
 

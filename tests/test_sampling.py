@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.sampling import RandomSource, Sampling, table_rows
+from nanogpt.sampling import SUMS, RandomSource, RowMemory, Sampling, cumulative, table_rows
 
 LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
 
@@ -121,26 +121,25 @@ LARGEST = 1 - 2**-53  # the largest float64 below 1, and the largest uniform
 
 @pytest.mark.parametrize("u,token", [(0.0, 1), (0.5, 3), (LARGEST, 3)])
 def test_a_token_of_probability_0_is_never_drawn(u, token):
-    rng = RandomSource(0)
-    rng._uniforms = Uniforms(u)
+    rng = RandomSource(0, Uniforms(u))
     assert rng.categorical(torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0]).double()) == token
 
 
 @pytest.mark.parametrize("total", [1 - 9e-7, 1 - 2**-53, 1 + 2**-52, 1 + 9e-7])
 def test_the_largest_uniform_stays_inside_the_vocabulary(total):
-    rng = RandomSource(0)
-    rng._uniforms = Uniforms(LARGEST)
+    rng = RandomSource(0, Uniforms(LARGEST))
     assert rng.categorical(torch.tensor([total / 2, total / 2, 0.0]).double()) == 1
 
 
 def test_bernoulli_never_happens_at_0_and_always_at_1():
-    rng = RandomSource(0)
-    rng._uniforms = Uniforms(0.0, LARGEST)
+    rng = RandomSource(0, Uniforms(0.0, LARGEST))
     assert rng.bernoulli(0.0) is False and rng.bernoulli(1.0) is True
 
 
 @pytest.mark.parametrize(
-    "rule", [Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)], ids=str
+    "rule",
+    [Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2), Sampling(top_p=0.6)],
+    ids=str,
 )
 def test_probabilities_are_treated_like_their_logits(rule):
     torch.testing.assert_close(rule.of_probs(LOGITS.exp()), rule.probs(LOGITS), rtol=0, atol=1e-12)
@@ -148,15 +147,43 @@ def test_probabilities_are_treated_like_their_logits(rule):
     assert rule.of_probs(with_zero)[1] == 0
 
 
-def test_the_rows_of_a_table_carry_their_running_sums():
+def test_the_running_sums_of_a_tables_rows_are_remembered():
     table = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
     rows = table_rows(table)
     assert [row.tolist() for row in rows] == table.tolist()
     for row in rows:
-        version, cdf = row.cdf
-        assert version == row._version and cdf.tolist() == row.cumsum(0).tolist()
+        assert cumulative(row) is SUMS.recall(row), "not made again"
+        assert cumulative(row).tolist() == row.cumsum(0).tolist()
+        assert not vars(row), "nothing hangs on the tensor"
     drawn = [[RandomSource(seed).categorical(p) for seed in range(50)] for p in (rows[0], table[0])]
     assert drawn[0] == drawn[1]
+
+
+def test_a_memory_forgets_a_row_that_is_gone_and_knows_no_other():
+    memory, row = RowMemory(), torch.ones(2)
+    memory.remember(row, "known")
+    assert memory.recall(row) == "known"
+    assert memory.recall(row.clone()) is None and memory.recall(row.numpy()) is None
+    del row
+    assert not memory.entries
+
+
+def test_two_memories_of_one_row_are_apart():
+    row, one, other = torch.ones(2), RowMemory(), RowMemory()
+    one.remember(row, 1)
+    other.remember(row, 2)
+    assert (one.recall(row), other.recall(row)) == (1, 2)
+
+
+def test_rows_of_inference_mode_are_used_and_not_remembered():
+    """Such tensors keep no count of their changes, so a remembered value could be a stale one."""
+    with torch.inference_mode():
+        rows = table_rows(torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64))
+        assert SUMS.recall(rows[0]) is None
+        assert cumulative(rows[0]).tolist() == [0.2, 1.0]
+        rows[0][:] = torch.tensor([1.0, 0.0])
+        assert RandomSource(0).categorical(rows[0]) == 0
+    assert cumulative(rows[1]).tolist() == [1.0, 1.0]
 
 
 def test_a_row_that_was_changed_in_place_is_drawn_from_as_it_is_now():

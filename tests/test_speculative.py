@@ -63,8 +63,11 @@ def test_the_bigram_refuses_tokens_outside_the_vocabulary():
 # ---- drafting
 
 
-def test_candidates_come_from_the_very_distributions_that_are_returned():
-    draft, sampling = random_draft(3), Sampling(0.5)
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.6)], ids=str
+)
+def test_candidates_come_from_the_very_distributions_that_are_returned(sampling):
+    draft = random_draft(3)
     got = enumerate_outcomes(
         lambda rng: tuple(draft_tokens(draft, [0], 2, sampling, rng)[0]),
     )
@@ -249,7 +252,7 @@ def test_text_of_three_windows_has_the_length_asked_for_and_no_draft_crosses_the
     made = speculative_generate(
         target, random_draft(7), [1] * 11, 24, 5, Sampling(temperature), RandomSource(1)
     )
-    assert len(made.tokens) == 24 == sum(len(r.accepted) for r in made.rounds)
+    assert len(made.tokens) == 24 == sum(len(r.emitted) for r in made.rounds)
     assert all(r.cache_len + 1 + len(r.candidates) <= 8 for r in made.rounds)
 
 
@@ -278,9 +281,9 @@ def test_measured_alpha_of_the_bigram_is_the_overlap_of_p_and_q():
     made = speculative_generate(target, draft, val[:20], 600, 4, rng=RandomSource(0))
     overlaps, accepted = [], 0
     for r in made.rounds:
-        for i in range(min(len(r.accepted), len(r.candidates))):
+        for i in range(r.n_examined):
             overlaps.append(float(torch.minimum(r.target_probs[i], r.draft_probs[i]).sum()))
-        accepted += len(r.accepted) - 1
+        accepted += r.n_accepted
     error = math.sqrt(sum(a * (1 - a) for a in overlaps)) / len(overlaps)
     assert made.alpha == pytest.approx(accepted / len(overlaps))
     assert abs(made.alpha - sum(overlaps) / len(overlaps)) < 2 * error

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nanogpt.sampling import table_rows
-
 
 class BigramDraftModel:
     """Guesses the next token from the current one alone, by counts with one added (Laplace).
@@ -25,7 +23,7 @@ class BigramDraftModel:
         pairs = train_data[:-1] * vocab_size + train_data[1:]  # one number per pair of tokens
         counts = torch.bincount(pairs, minlength=vocab_size**2).view(vocab_size, vocab_size) + 1
         self.table = counts.double() / counts.sum(dim=-1, keepdim=True)
-        self.rows = table_rows(self.table)
+        self.rows = list(self.table)
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`, of which only the last token is read."""

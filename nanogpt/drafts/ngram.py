@@ -1,7 +1,7 @@
 """The n-gram draft: what follows the last few tokens, counted or learned from the target.
 
 Contexts of every length up to an order form a tree: a node's parent is its context without the
-oldest token. The longest context that the tree knows decides. Its row mixes what was seen behind it
+oldest token. The longest context that the tree knows decides. Its row mixes what was seen after it
 with its parent's row (back-off).
 """
 
@@ -48,8 +48,10 @@ class NGramDraft:
                 break
             children, i = longer
         if self.rows[i] is None:
-            q = self.table[i].double()
-            self.rows[i] = q / q.sum()  # to the last bit of float64: the claimed q is the drawn q
+            with torch.inference_mode(False):  # a row of inference mode cannot be remembered
+                q = self.table[i].double()
+                q = q / q.sum()  # to the last bit of float64: the claimed q is the drawn q
+                (self.rows[i],) = table_rows(q[None])
         return self.rows[i]
 
 
@@ -135,7 +137,7 @@ def count_ngrams(
 def mean_probs(
     keys: np.ndarray, probs: np.ndarray, least: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The contexts that occur `least` times or more, and the mean of `probs` behind each.
+    """The contexts that occur `least` times or more, and the mean of `probs` after each.
 
     keys (M,), probs (M, V) -> contexts (U,) in order, means (U, V) float32, counts (U,).
     """
@@ -152,7 +154,7 @@ def mean_probs(
 def distil_ngrams(
     tokens: np.ndarray, target_probs: np.ndarray, order: int, nodes: int, least: int = 4
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The contexts that buy most, with the target's own mean p behind each, for NGramDraft.
+    """The contexts that buy most, with the target's own mean p after each, for NGramDraft.
 
     tokens (B, T): texts; target_probs (B, T-1, V): the target's p of each token but the first. What
     a context buys is how often it occurs times how far (in total variation) its p is from its

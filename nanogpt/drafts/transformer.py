@@ -6,19 +6,17 @@ from the target's probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.cache import trim_kv_cache
-from nanogpt.data import DATA_DIR, get_batch
+from nanogpt.data import DATA_DIR
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import Sampling
-from nanogpt.train import learning_rate
 
 TRAINED = DATA_DIR / "checkpoints" / "transformer_trained.safetensors"
 DISTILLED = DATA_DIR / "checkpoints" / "transformer_distilled.safetensors"
@@ -64,37 +62,6 @@ def window_start(length: int, block_size: int) -> int:
     """Where what a window sees of `length` tokens starts: at a multiple of half a window."""
     half = max(1, block_size // 2)
     return max(0, -(-(length - block_size) // half) * half)
-
-
-def distil(
-    model: GPTLanguageModel,
-    target: GPTLanguageModel,
-    optimizer: torch.optim.Optimizer,
-    tokens: Tensor,
-    steps: int,
-    batch_size: int = 16,
-    peak: float = 6e-3,
-    seed: int = 0,
-) -> Iterator[tuple[int, float]]:
-    """Train `model` to give the target's probabilities (Hinton et al. 2015); yield (updates, loss).
-
-    The loss is the cross-entropy of the model's q under the target's p, in nats: KL(p‖q) and the
-    entropy of p, which no training removes. tokens (N,): any text; the target's own is best.
-    """
-    model.train()
-    for step in range(steps):
-        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
-        x, _ = get_batch(tokens, batch_size, model.config.block_size, generator)
-        with torch.no_grad():
-            p = torch.softmax(target(x)[0], dim=-1)  # (B, T, V)
-        loss = F.cross_entropy(model(x)[0].flatten(0, 1), p.flatten(0, 1))
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, peak)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        yield step + 1, loss.item()
 
 
 def load(path: Path = DISTILLED) -> TransformerDraft:

@@ -109,7 +109,7 @@ def test_every_round_is_the_packages_own(recorded, i):
     made, decode = generation_of(trace), parts()[1].decode
     assert len(trace["rounds"]) == len(made.rounds)
     for shown, r in zip(trace["rounds"], made.rounds, strict=True):
-        n = len(r.accepted) - 1
+        n = r.n_accepted
         assert "".join(d["text"] for d in shown["drafts"]) == decode(r.candidates)
         assert [d["q"] for d in shown["drafts"]] == [
             float(r.draft_probs[j, token]) for j, token in enumerate(r.candidates)
@@ -119,7 +119,7 @@ def test_every_round_is_the_packages_own(recorded, i):
         ]
         fates = ["accepted"] * n + ["rejected"] + ["unexamined"] * len(r.candidates)
         assert [d["fate"] for d in shown["drafts"]] == fates[: len(r.candidates)]
-        assert shown["last"]["text"] == decode(r.accepted[-1:])
+        assert shown["last"]["text"] == decode(r.emitted[-1:])
         assert shown["last"]["fate"] == ("bonus" if n == len(r.candidates) else "resampled")
         assert shown["cache"][0] == r.cache_len
 
