@@ -1,4 +1,5 @@
 # make lab   opens the series in JupyterLab        make test  runs the package's tests and every notebook
+# make test-all  the same, and each notebook alone, elsewhere, twice, offline, its exercises answered
 # Needs Python 3.10 to 3.14 with venv. Another one than python3: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
@@ -6,7 +7,7 @@ BIN := .venv/bin
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
 
-.PHONY: lab test demo bench notebooks book browser check lint
+.PHONY: lab test test-all demo bench notebooks book browser check lint
 lab: .venv/installed
 	$(BIN)/python -m nanogpt.data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
@@ -14,12 +15,16 @@ lab: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest
 
+test-all: test
+	$(BIN)/python -m pytest -m alone tests/test_notebooks_alone.py
+
 # Other settings: make demo DEMO="--prompt JULIET: --K 2 --temperature 0.8 --seed 1 --tokens 200"
 demo: .venv/installed
 	$(BIN)/python -m nanogpt.demo $(DEMO)
 
+# The long tour of the README: make bench BENCH=--all
 bench: .venv/installed
-	$(BIN)/python -m nanogpt.bench
+	$(BIN)/python -m nanogpt.bench $(BENCH)
 
 # Executes the notebooks top to bottom and stores their outputs; one alone: make notebooks NB=notebooks/01_nanogpt.ipynb
 NB ?= notebooks/*.ipynb
@@ -36,7 +41,7 @@ book: .venv/installed
 # the PATH, or $CHROMIUM). Skipped where there is none.
 browser: book
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,browser]'
-	$(BIN)/python -m pytest -n 0 tests/browser
+	$(BIN)/python -m pytest -n 2 tests/browser
 
 # What is quick to say of a change: style, and whether notebooks, prose and package agree.
 check: lint

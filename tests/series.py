@@ -1,5 +1,6 @@
 """The notebooks as data: what the tests of the series read."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -46,3 +47,14 @@ def solutions(path):
             assert code, f"{path.name}: no solution behind the check of {cell.source!r}"
             found.append((i, i + 1, code.group(1)))
     return found
+
+
+def answers(path):
+    """Other answers to the exercises: {number: right codes}, {number: (wrong code, why)}."""
+    file = ROOT / "tests" / "answers" / f"chapter_{path.stem[:2]}.py"
+    if not file.exists():
+        return {}, {}
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.RIGHT, module.WRONG

@@ -61,6 +61,9 @@ def witten_bell(text, context, V):
     return [(followers[x] + u * parent[x]) / (total + u) for x in range(V)]
 
 
+# Tables are made in float32, whose sums differ between processors, so they are compared to 1e-4.
+
+
 @pytest.mark.parametrize("order", [0, 1, 2, 4])
 def test_counts_back_off_as_witten_and_bell_say(order):
     text = some_text(4, 60)
@@ -68,7 +71,7 @@ def test_counts_back_off_as_witten_and_bell_say(order):
     for context in ([], [0], [3, 1], [0, 0, 0, 0, 0], [1, 2, 3, 0], text[:9].tolist()):
         expected = witten_bell(text.tolist(), context[len(context) - min(order, len(context)) :], 4)
         torch.testing.assert_close(
-            draft.get_probs(context), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0
+            draft.get_probs(context), torch.tensor(expected, dtype=torch.float64), atol=1e-4, rtol=0
         )
 
 
@@ -102,13 +105,13 @@ def test_a_distilled_row_is_the_mean_of_the_targets_p():
     parents, edges, means = distil_ngrams(tokens, probs, order=2, nodes=10_000, least=1)
     draft = NGramDraft(parents, edges, torch.from_numpy(means).double())
     root = probs.mean((0, 1))
-    np.testing.assert_allclose(draft.get_probs([]).numpy(), root, atol=1e-6)
+    np.testing.assert_allclose(draft.get_probs([]).numpy(), root, atol=1e-4)
     here = tokens[:, :-1] == 2
     one = (probs[here].sum(0) + root) / (here.sum() + 1)  # the parent counts as one more
-    np.testing.assert_allclose(draft.get_probs([2]).numpy(), one, atol=1e-6)
+    np.testing.assert_allclose(draft.get_probs([2]).numpy(), one, atol=1e-4)
     pair = (tokens[:, :-2] == 0) & (tokens[:, 1:-1] == 2)
     two = (probs[:, 1:][pair].sum(0) + one) / (pair.sum() + 1)
-    np.testing.assert_allclose(draft.get_probs([3, 0, 2]).numpy(), two, atol=1e-6)
+    np.testing.assert_allclose(draft.get_probs([3, 0, 2]).numpy(), two, atol=1e-4)
 
 
 def test_pruning_keeps_what_buys_most_and_its_parents():

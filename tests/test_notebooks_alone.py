@@ -1,12 +1,18 @@
-"""Each notebook alone: from another folder, twice in a row, without a network, exercises solved."""
+"""Each notebook alone: from another folder, twice in a row, without a network, exercises answered.
+
+The second time, every exercise gets its solution, then the other answers of tests/answers: the
+check takes each right one and refuses each wrong one with its sentence.
+"""
 
 import copy
 import os
 
-import nbformat
 import pytest
 from nbclient import NotebookClient
-from series import NAMES, NOTEBOOKS, ROOT, output_text, read, solutions
+from nbformat.v4 import new_code_cell, new_notebook
+from series import NAMES, NOTEBOOKS, ROOT, answers, output_text, read, solutions
+
+pytestmark = pytest.mark.alone
 
 
 def files():
@@ -19,22 +25,44 @@ def files():
     }
 
 
+def answered(path):
+    """The notebook's cells with every exercise answered, and what each check is to say."""
+    nb, expected = copy.deepcopy(read(path)), []
+    right, wrong = answers(path)
+    inserted = {}
+    for number, (stub, check, solution) in enumerate(solutions(path), start=1):
+        nb.cells[stub].source, source = solution, nb.cells[check].source
+        expected.append((nb.cells[check], None))
+        more = []
+        for code in right[number]:
+            more += [new_code_cell(code), new_code_cell(source)]
+            expected.append((more[-1], None))
+        for code, why in wrong[number]:
+            failing = {"tags": ["raises-exception"]}
+            more += [new_code_cell(code), new_code_cell(source, metadata=failing)]
+            expected.append((more[-1], why))
+        inserted[check] = [*more, new_code_cell(solution)]  # what follows may use it
+    cells = []
+    for i, cell in enumerate(nb.cells):
+        cells += [cell, *inserted.get(i, [])]
+    return cells, expected
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
-def test_a_notebook_runs_alone_twice_offline_and_its_solutions_pass(path, tmp_path, monkeypatch):
+def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
+    path, tmp_path, monkeypatch
+):
     offline = str(ROOT / "tests" / "offline")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ.get("PYTHONPATH", "")]))
-    once = read(path)
-    again = copy.deepcopy(once)
-    for stub, _, solution in solutions(path):
-        again.cells[stub].source = solution
-    for i, cell in enumerate(again.cells):
+    once, (again, expected) = read(path), answered(path)
+    for i, cell in enumerate(again):
         cell["id"] = f"again-{i}"
-    probe = nbformat.v4.new_code_cell(
+    probe = new_code_cell(
         "import urllib.request\n"
         "try: urllib.request.urlopen('http://example.org', timeout=5)\n"
         "except OSError as error: print(error)"
     )
-    both = nbformat.v4.new_notebook(cells=[*once.cells, *again.cells, probe])
+    both = new_notebook(cells=[*once.cells, *again, probe])
     before = files()
     client = NotebookClient(
         both, timeout=90, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
@@ -42,7 +70,15 @@ def test_a_notebook_runs_alone_twice_offline_and_its_solutions_pass(path, tmp_pa
     client.execute()  # raises where a cell fails that is not tagged to
     assert "no network in this test" in output_text(probe), "the network was not blocked"
     for _, check, _ in solutions(path):
-        assert output_text(both.cells[check]).strip() == "not attempted yet"
-        assert output_text(both.cells[check + len(once.cells)]).strip() == "passed"
+        assert output_text(once.cells[check]).strip() == "not attempted yet"
+    for cell, why in expected:
+        said = output_text(cell).strip()
+        answer = both.cells[both.cells.index(cell) - 1].source
+        if why is None:
+            assert said == "passed", f"refused: {answer}\n{said[-600:]}"
+        else:
+            assert cell.outputs, f"nothing came of: {answer}"
+            refused = cell.outputs[-1].get("ename") == "AssertionError" and why in said
+            assert refused, f"not refused with {why!r}: {answer}\n{said[-600:]}"
     assert list(tmp_path.iterdir()) == [], "the notebook left files in its working directory"
     assert files() == before, "the notebook changed or left files in the project"

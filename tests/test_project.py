@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from series import ROOT
 
 if sys.version_info >= (3, 11):
@@ -86,6 +87,18 @@ def test_nothing_but_random_source_and_training_draws_random_numbers():
             "train.py": ["manual_seed"] * 2,
         }
         assert found == allowed.get(path.name, []), f"{path.name}: {found}"
+
+
+def test_the_tests_refuse_a_float32_bound_that_holds_on_some_processors_only():
+    single, double = torch.ones(2), torch.ones(2, dtype=torch.float64)
+    for compare in (torch.testing.assert_close, torch.allclose):
+        compare(single, single + 9e-5, rtol=0, atol=1e-4)
+        compare(single, single, rtol=0, atol=0)
+        compare(double, double + 9e-10, rtol=0, atol=1e-9)
+        with pytest.raises(AssertionError, match="allow 1e-4, or compare in float64"):
+            compare(single, single, rtol=0, atol=1e-5)
+        with pytest.raises(AssertionError, match="allow 1e-4, or compare in float64"):
+            compare(single, single)
 
 
 def test_the_corpus_is_not_in_the_repository():

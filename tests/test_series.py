@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from series import NAMES, NOTEBOOKS, ROOT, cells, output_text, read, solutions, tags
+from series import NAMES, NOTEBOOKS, ROOT, answers, cells, output_text, read, solutions, tags
 
 from nanogpt import checkpoint, figures
 
@@ -193,6 +193,18 @@ def test_a_chapter_has_two_to_four_exercises_with_solutions(path):
         "\n".join(c.source for c in cells(path, "markdown")),
     )
     assert len(headings) == len(solutions(path)), "each exercise has a title and a time"
+
+
+@every_notebook
+def test_every_check_is_tried_on_two_right_and_two_wrong_answers(path):
+    """They are run by test_notebooks_alone."""
+    right, wrong = answers(path)
+    numbers = [*range(1, len(solutions(path)) + 1)]
+    assert sorted(right) == sorted(wrong) == numbers
+    for number in numbers:
+        for given in (right[number], [code for code, _ in wrong[number]]):
+            assert len(set(given)) >= 2, f"{path.name}, exercise {number}: two different ones"
+        assert all(why for _, why in wrong[number])
 
 
 @every_notebook

@@ -157,6 +157,16 @@ def test_impossible_settings_are_refused_by_name(tmp_path, wrong):
         main([f"--out={tmp_path / 'm.safetensors'}", *SMALL, wrong])
 
 
+@pytest.mark.parametrize("device", ["cuda", "mps", "nowhere", "cuda:99", ""])
+def test_a_device_that_is_not_there_is_refused_in_one_line(tmp_path, device):
+    if device[:4] in ("cuda", "mps") and getattr(torch, device).is_available():
+        pytest.skip(f"{device} is there")
+    with pytest.raises(ValueError, match=f"device '{device}' cannot be used here") as raised:
+        main(["--device", device, "--out", str(tmp_path / "x.safetensors")])
+    assert "\n" not in str(raised.value) and "use cpu" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_evaluate_is_the_mean_over_all_consecutive_windows(tiny):
     tokens = torch.randint(11, (12 * 7 + 5,), generator=torch.Generator().manual_seed(0))
     losses = [

@@ -1,0 +1,162 @@
+"""Answers to the exercises of chapter 04 that its checks must take, and some they must refuse."""
+
+RIGHT = {
+    1: [
+        """
+def my_free_tokens(bytes_each, bandwidth, flops):
+    return flops * bytes_each // (2 * bandwidth)
+""",
+        """
+def my_free_tokens(bytes_each, bandwidth, flops):
+    T = 1
+    while 2 * (T + 1) / flops <= bytes_each / bandwidth:
+        T += 1
+    return T
+""",
+    ],
+    2: [
+        """
+def my_matching(candidates, target_probs):
+    best = np.asarray(target_probs).argmax(axis=-1)[: len(candidates)]
+    return np.cumprod(best == np.array(candidates, dtype=int)).sum()
+""",
+        """
+def my_matching(candidates, target_probs):
+    n = 0
+    while n < len(candidates) and target_probs[n, candidates[n]] == 1:
+        n += 1
+    return n
+""",
+    ],
+    3: [
+        """
+def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling):
+    B = len(candidate_lists)
+    current = torch.full((B, 1), current_token)
+    idx = torch.cat([current, torch.tensor(candidate_lists)], dim=1)
+    batch = []
+    for layer in past_kvs:
+        heads = []
+        for k, v in layer:
+            heads.append((torch.cat([k] * B), torch.cat([v] * B)))
+        batch.append(tuple(heads))
+    logits, _, _ = target(idx, past_kvs=tuple(batch))
+    return np.stack([sampling.probs(rows).numpy() for rows in logits])
+""",
+        # a tree in one sequence: the current token once, each list hidden from the others
+        """
+def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling):
+    B, K, P = len(candidate_lists), len(candidate_lists[0]), cache_length(past_kvs)
+    tokens = [current_token] + [token for guess in candidate_lists for token in guess]
+    pos = torch.tensor([P] + [P + 1 + i for _ in range(B) for i in range(K)])
+    mask = torch.zeros(len(tokens), P + len(tokens), dtype=torch.bool)
+    mask[:, : P + 1] = True
+    for b in range(B):
+        first = 1 + b * K
+        block = torch.ones(K, K, dtype=torch.bool).tril()
+        mask[first : first + K, P + first : P + first + K] = block
+    idx = torch.tensor([tokens])
+    logits, _, _ = target(idx, pos=pos, past_kvs=past_kvs, attn_mask=mask)
+    rows = [[0, *range(1 + b * K, 1 + b * K + K)] for b in range(B)]
+    return sampling.probs(logits[0, rows])
+""",
+    ],
+}
+
+WRONG = {
+    1: [
+        (  # a multiplication and an addition are two operations
+            """
+def my_free_tokens(bytes_each, bandwidth, flops):
+    return int(bytes_each / bandwidth * flops)
+""",
+            "295 tokens fit, not 590",
+        ),
+        (
+            """
+def my_free_tokens(bytes_each, bandwidth, flops):
+    return round(bytes_each / bandwidth * flops / 2)
+""",
+            "73 tokens fit, not 74",
+        ),
+    ],
+    2: [
+        (  # goes on after the first wrong guess
+            """
+def my_matching(candidates, target_probs):
+    best = target_probs.argmax(dim=-1).tolist()
+    return sum(token == right for token, right in zip(candidates, best))
+""",
+            "guesses [1, 1, 2], target [1, 0, 2, 2]: 1, not 2",
+        ),
+        (  # counts the target's own token, too
+            """
+def my_matching(candidates, target_probs):
+    right = 0
+    for token, row in zip(candidates, target_probs):
+        if int(row.argmax()) != token:
+            break
+        right += 1
+    return right + 1
+""",
+            "3, not 4",
+        ),
+        (  # reads the row of the guess instead of the row before it
+            """
+def my_matching(candidates, target_probs):
+    right = 0
+    for token, row in zip(candidates, target_probs[1:]):
+        if int(row.argmax()) != token:
+            break
+        right += 1
+    return right
+""",
+            "3, not 0",
+        ),
+    ],
+    3: [
+        (
+            """
+def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling):
+    rows = []
+    for candidates in candidate_lists:
+        rows.append(verify_candidates(target, current_token, candidates, past_kvs, sampling)[0])
+    return torch.stack(rows)
+""",
+            "one pass is enough, not 3",
+        ),
+        (  # without the cache, the prompt is forgotten
+            """
+def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling):
+    idx = torch.tensor([[current_token, *candidates] for candidates in candidate_lists])
+    logits, _, _ = target(idx)
+    return sampling.probs(logits)
+""",
+            "'quest': row",
+        ),
+        (  # without the current token, row 0 is missing
+            """
+def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling):
+    B = len(candidate_lists)
+    past_kvs = tuple(
+        tuple((k.expand(B, -1, -1), v.expand(B, -1, -1)) for k, v in layer) for layer in past_kvs
+    )
+    logits, _, _ = target(torch.tensor(candidate_lists), past_kvs=past_kvs)
+    return sampling.probs(logits)
+""",
+            "shape (3, 5, 65), not (B, K+1, V) = (3, 6, 65)",
+        ),
+        (  # one sequence, but each list sees the lists before it
+            """
+def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling):
+    B, K, P = len(candidate_lists), len(candidate_lists[0]), cache_length(past_kvs)
+    tokens = [current_token] + [token for guess in candidate_lists for token in guess]
+    pos = torch.tensor([P] + [P + 1 + i for _ in range(B) for i in range(K)])
+    logits, _, _ = target(torch.tensor([tokens]), pos=pos, past_kvs=past_kvs)
+    rows = [[0, *range(1 + b * K, 1 + b * K + K)] for b in range(B)]
+    return sampling.probs(logits[0, rows])
+""",
+            "'quiet': row",
+        ),
+    ],
+}

@@ -1,0 +1,148 @@
+"""Answers to the exercises of chapter 12: right ones of several kinds, well-known wrong ones."""
+
+RIGHT = {
+    1: [
+        """
+def my_mended_residual(p, q, kept):
+    missing = []
+    for i in range(len(p)):
+        missing.append(p[i] - (min(p[i], q[i]) if kept[i] else 0.0))
+    total = sum(missing)
+    return [x / total for x in missing]
+""",
+        """
+def my_mended_residual(p, q, kept):
+    return residual(p, q * kept)  # the residual of a q that cannot draw what gets dropped
+""",
+        """
+def my_mended_residual(p, q, kept):
+    p, q, kept = (torch.as_tensor(x) for x in (p, q, kept))
+    q = q.masked_fill(~kept, 0)
+    missing = torch.clamp(p - q, min=0)
+    return missing / missing.sum()
+""",
+    ],
+    2: [
+        """
+def my_up_and_down(rounds):
+    K = 5
+    for r in rounds:
+        if len(r.candidates) == 0:
+            continue
+        if len(r.emitted) == len(r.candidates) + 1:
+            K = min(K + 2, 16)
+        else:
+            K = max(K - 1, 1)
+    return K, None
+""",
+        """
+import functools
+
+
+def my_up_and_down(rounds):
+    def step(K, r):
+        if not r.candidates:
+            return K
+        return np.clip(K + (2 if r.n_accepted == len(r.candidates) else -1), 1, 16)
+
+    return [functools.reduce(step, rounds, 5), None]
+""",
+        """
+def my_up_and_down(rounds):
+    if not rounds:
+        return 5, None
+    K, _ = my_up_and_down(rounds[:-1])
+    k, accepted = len(rounds[-1].candidates), rounds[-1].n_accepted
+    if k:
+        K += 2 if accepted == k else -1
+    return max(1, min(16, K)), None
+""",
+    ],
+}
+
+WRONG = {
+    1: [
+        (  # the ordinary residual, as if nothing were dropped
+            """
+def my_mended_residual(p, q, kept):
+    return residual(p, q)
+""",
+            "not as p",
+        ),
+        (  # p, as the trap does
+            """
+def my_mended_residual(p, q, kept):
+    return p
+""",
+            "not as p",
+        ),
+        (  # not normalised
+            """
+def my_mended_residual(p, q, kept):
+    return p - np.where(kept, np.minimum(p, q), 0)
+""",
+            "it sums to",
+        ),
+        (  # p and q swapped
+            """
+def my_mended_residual(p, q, kept):
+    missing = q - np.where(kept, np.minimum(p, q), 0)
+    return missing / missing.sum()
+""",
+            "not as p",
+        ),
+        (  # what gets dropped may never come at all
+            """
+def my_mended_residual(p, q, kept):
+    missing = np.where(kept, np.maximum(p - q, 0), 0)
+    return missing / missing.sum() if missing.sum() else p
+""",
+            "not as p",
+        ),
+    ],
+    2: [
+        (  # the limits only at the end
+            """
+def my_up_and_down(rounds):
+    K = 5
+    for r in rounds:
+        if r.candidates:
+            K += 2 if r.n_accepted == len(r.candidates) else -1
+    return min(max(K, 1), 16), None
+""",
+            "ten full, one not",
+        ),
+        (  # a round without candidates counts as fully accepted
+            """
+def my_up_and_down(rounds):
+    K = 5
+    for r in rounds:
+        K += 2 if r.n_accepted == len(r.candidates) else -1
+        K = min(max(K, 1), 16)
+    return K, None
+""",
+            "a round without candidates",
+        ),
+        (  # off by one: the emitted tokens are one more than the accepted candidates
+            """
+def my_up_and_down(rounds):
+    K = 5
+    for r in rounds:
+        if r.candidates:
+            K += 2 if len(r.emitted) == len(r.candidates) else -1
+            K = min(max(K, 1), 16)
+    return K, None
+""",
+            "all accepted",
+        ),
+        (  # looks at the last round only
+            """
+def my_up_and_down(rounds):
+    if not rounds or not rounds[-1].candidates:
+        return 5, None
+    return (7 if rounds[-1].n_accepted == len(rounds[-1].candidates) else 4), None
+""",
+            "full, none, none",
+        ),
+    ],
+}
