@@ -205,7 +205,7 @@ def usable_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0].rstrip(".")
+        why = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         raise ValueError(
             f"device {name!r} cannot be used here ({why}); use cpu, or a PyTorch that has it"
         ) from None

@@ -10,12 +10,12 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.checks import CHECKS, SelfDraft, random_draft, toy_target
 from nanogpt.data import DATA_DIR, CharTokenizer, load_corpus, train_val_split
-from nanogpt.drafts import ngram, transformer
+from nanogpt.drafts import BEST, DRAFTS, ngram, transformer
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.drafts.ngram import NGramDraft, count_ngrams, distil_ngrams
 from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_start
 from nanogpt.generate import autoregressive_generate
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import SUMS, RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 from nanogpt.train import distil, make_optimizer
 
@@ -317,3 +317,11 @@ def test_what_makes_the_drafts_records_the_targets_own_probabilities():
         np.testing.assert_allclose(probs[:, i - 1], p.numpy(), atol=1e-3)
     with pytest.raises(ValueError, match="no draft is called nothing"):
         make_drafts.main(["nothing"])
+
+
+def test_the_shipped_drafts_by_name_are_ready_to_be_drawn_from():
+    tokens = some_text(65, 300)
+    assert DRAFTS.keys() == BEST.keys()
+    for name in ("bigram", "distilled", "lookup"):
+        draft = DRAFTS[name](tokens, 65)
+        assert draft.vocab_size == 65 and SUMS.recall(draft.get_probs([1])) is not None, name

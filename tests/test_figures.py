@@ -36,6 +36,11 @@ def test_a_picture_describes_itself_to_those_who_cannot_see_it():
     assert lines._repr_png_()[1] == {"alt": lines.description}
     strip = figures.cache_strip([("kept", [("a", "cached"), ("b", "rejected")])], "T")
     assert strip.description == "T; kept: a ✗b"
+    hatches = {
+        kind: figures.cache_strip([("row", [("a", kind)])], "T").axes[0].patches[0].get_hatch()
+        for kind in ("cached", "masked", "empty")
+    }
+    assert hatches["masked"] and not hatches["cached"] and not hatches["empty"]
     grid = figures.grid([[0, 0.5]], ["r"], ["c", "d"], "T", "x", "y")
     assert repr(grid) == "<Picture: T; across: x; up: y; columns: c, d; r: 0.00 0.50>"
     marks = figures.grid([[0, 1]], ["r"], ["c", "d"], "T", "x", "y", text={0: "·", 1: "✓"}.get)

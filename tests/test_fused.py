@@ -178,6 +178,16 @@ def test_a_tree_may_be_wider_than_the_window_is_long(P):
         torch.testing.assert_close(again, fresh, rtol=0, atol=1e-9)
 
 
+def test_without_a_mask_every_entry_before_is_seen_however_many_there_are():
+    """Positions of the caller's own may come twice: more entries than positions are read."""
+    model = make_model()
+    other, idx = FusedLanguageModel(model), torch.arange(9)[None]
+    with torch.no_grad():
+        expected, _, _ = model(idx, pos=torch.arange(3, 12), past_kvs=prefill(model, [1] * 8))
+        got, _, _ = other(idx, pos=torch.arange(3, 12), past_kvs=prefill(other, [1] * 8))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+
+
 def test_a_cache_that_grew_leaves_the_one_before_it_alone():
     other = FusedLanguageModel(make_model())
     with torch.no_grad():

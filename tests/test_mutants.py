@@ -1,11 +1,16 @@
 """Every bug of the gallery is caught by the check that is meant for it; correct code passes all."""
 
 import dataclasses
+import sys
 
 import pytest
 
-from nanogpt.checks import CHECKS, decoder
+from nanogpt.checks import CHECKS, decoder, toy_target
+from nanogpt.drafts.lookup import PromptLookupDraft
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.gallery import BUGS, edited, mutant
+from nanogpt.generate import Generation
+from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, speculative_generate
 
 
@@ -19,6 +24,43 @@ def test_a_bug_is_caught_by_its_check(bug):
     with pytest.raises(AssertionError) as caught:
         CHECKS[bug.caught_by](mutant(bug))
     assert str(caught.value), "the check says what is wrong"
+
+
+def test_the_draft_check_sees_a_wrong_entry_that_only_full_acceptance_makes():
+    """vllm-project/vllm#9730: another token is read in place of the last accepted one."""
+    wrong = dataclasses.replace(
+        next(bug for bug in BUGS if bug.number == 24),
+        new="torch.tensor([context[-1:] * (len(context) - kept) if kept else context]",
+    )
+    with pytest.raises(AssertionError, match="draft's q is off by"):
+        CHECKS["draft"](mutant(wrong))
+
+
+def test_a_mutant_leaves_the_callers_objects_and_the_import_system_alone():
+    target, draft, rng = toy_target(7, 64), TransformerDraft(toy_target(7, 64, 3)), RandomSource(1)
+    things = [target, target.blocks[0], draft, draft.model, rng]
+    before = [(type(thing), dict(vars(thing))) for thing in things]
+    known, finders = set(sys.modules), list(sys.meta_path)
+    made = mutant(BUGS[12])(target, draft, [0, 1], 12, 3, Sampling(0.7), rng)
+    after = [(type(thing), dict(vars(thing))) for thing in things]
+    assert [x[0] for x in after] == [x[0] for x in before] and draft.tokens == []
+    assert all(a.keys() == b.keys() for (_, a), (_, b) in zip(after, before, strict=True))
+    assert type(made) is not Generation, "its own package's"
+    assert sys.meta_path == finders and not [n for n in set(sys.modules) - known if "bug" in n]
+
+
+def test_every_draft_can_be_edited():
+    """The whole package is served, drafts that no bug of today edits as well."""
+    bug = dataclasses.replace(
+        BUGS[0],
+        module="drafts/lookup",
+        old="return self.rows[text[-1]]\n",
+        new="return self.rows[0]\n",
+    )
+    draft = PromptLookupDraft(7)
+    decode = [mutant(bug), speculative_generate]
+    q = [d(toy_target(7, 64), draft, [3], 2, 1).rounds[0].draft_probs[0] for d in decode]
+    assert [int(row.argmax()) for row in q] == [0, 3]
 
 
 def test_an_unedited_mutant_is_the_correct_decoder():

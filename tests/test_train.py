@@ -159,11 +159,15 @@ def test_impossible_settings_are_refused_by_name(tmp_path, wrong):
 
 @pytest.mark.parametrize("device", ["cuda", "mps", "nowhere", "cuda:99", ""])
 def test_a_device_that_is_not_there_is_refused_in_one_line(tmp_path, device):
-    if device[:4] in ("cuda", "mps") and getattr(torch, device).is_available():
+    if device in ("cuda", "mps") and getattr(torch, device).is_available():
         pytest.skip(f"{device} is there")
     with pytest.raises(ValueError, match=f"device '{device}' cannot be used here") as raised:
         main(["--device", device, "--out", str(tmp_path / "x.safetensors")])
-    assert "\n" not in str(raised.value) and "use cpu" in str(raised.value)
+    assert (
+        "\n" not in str(raised.value)
+        and "use cpu" in str(raised.value)
+        and len(str(raised.value)) < 400
+    )
     assert list(tmp_path.iterdir()) == []
 
 

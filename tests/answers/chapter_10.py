@@ -131,7 +131,7 @@ def my_best_weight(p, copies, q, weights):
 def my_kept(parents, gains, nodes):
     return set(sorted(range(len(gains)), key=lambda i: -gains[i])[:nodes])
 """,
-            "all their ancestors",
+            "all ancestors",
         ),
         (
             """
@@ -139,7 +139,7 @@ def my_kept(parents, gains, nodes):
     best = set(sorted(range(len(gains)), key=lambda i: -gains[i])[:nodes])
     return best | {parents[i] for i in best}
 """,
-            "all their ancestors",
+            "all ancestors",
         ),
         (
             """
@@ -163,7 +163,7 @@ def my_kept(parents, gains, nodes):
             node = parents[node]
     return kept
 """,
-            "all their ancestors",
+            "all ancestors",
         ),
     ],
     3: [

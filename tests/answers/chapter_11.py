@@ -151,7 +151,7 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
             return i / 1000
     return math.nan
 """,
-            "wanted, draft_cost",
+            "one between 0 and 1 does it, at its best K",
         ),
         (
             """
@@ -165,7 +165,7 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
         low, high = (low, alpha) if good else (alpha, high)
     return high
 """,
-            "so no α will do: NaN",
+            "no α will do: NaN",
         ),
         (
             """
@@ -200,7 +200,7 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
             if theory.speed_up(tokens, K, draft_cost, 1 + verify_cost * K, rest) >= wanted:
                 return alpha
 """,
-            "so no α will do: NaN",
+            "no α will do: NaN",
         ),
     ],
     3: [

@@ -100,7 +100,7 @@ def my_reported_speed_up(pairs, warm_up):
     plain, fast = zip(*pairs[warm_up:])
     return median(plain) / median(fast)
 """,
-            "the ratios",
+            "each pair has a ratio",
         ),
         (  # upside down
             """
