@@ -132,6 +132,17 @@ def test_no_cell_ends_in_a_semicolon(path):
 
 
 @every_notebook
+def test_tensors_are_compared_to_the_bounds_of_the_rule(path):
+    """1e-4 for float32, 1e-9 and less for float64 (CONTRIBUTING, *Floats*); nothing between.
+
+    A bound between them holds for float32 on some processors only, and is loose for float64.
+    """
+    for cell in read(path).cells:
+        for bound in re.findall(r"atol=(1e-\d+)", cell.source):
+            assert not 1e-9 < float(bound) < 1e-4, f"{path.name} compares to {bound}: {cell.source}"
+
+
+@every_notebook
 def test_the_marker_of_compared_outputs_stands_alone(path):
     for cell in cells(path, "code"):
         for line in cell.source.splitlines():
