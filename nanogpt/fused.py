@@ -27,11 +27,11 @@ class PreallocatedCache:
     longer one held; using the longer one afterwards is a ValueError.
     """
 
-    def __init__(self, buffer: Tensor, writers: list[list[int]], lengths: Sequence[int]):
+    def __init__(self, buffer: Tensor, writers: list[list[int]], lengths: tuple[int, ...]):
         self.buffer = buffer  # (n_layer, 2, B, n_head, slots, hs): keys and values
-        self.writers = writers  # of each text and slot: the number of the pass that wrote it
-        self.lengths = tuple(lengths)  # of each text: how many entries it has
-        self.length = max(self.lengths)
+        self.writers = writers  # of each text: which pass wrote its n-th entry, from n = 1
+        self.lengths = lengths  # of each text: how many entries it has
+        self.length = max(lengths)
         self.stamps = self.last_writers()
 
     @classmethod
@@ -43,11 +43,11 @@ class PreallocatedCache:
         hs, slots = config.n_embd // config.n_head, config.block_size
         # Zeros: what a shorter text has not written is masked, but 0 times a NaN would be NaN.
         buffer = like.new_zeros(config.n_layer, 2, B, config.n_head, slots, hs)
-        return cls(buffer, [[0] * slots for _ in range(B)], [0] * B)
+        return cls(buffer, [[0] * (slots + 1) for _ in range(B)], (0,) * B)
 
     def last_writers(self) -> list[int]:
-        """Of each text: which pass wrote its last entry."""
-        return [w[n - 1] if n else 0 for w, n in zip(self.writers, self.lengths, strict=True)]
+        """Of each text: which pass wrote its last entry; 0 for none."""
+        return [w[n] for w, n in zip(self.writers, self.lengths, strict=True)]
 
     def check(self) -> None:
         """Raise ValueError if these entries are no longer there: another pass overwrote them."""
@@ -63,14 +63,14 @@ class PreallocatedCache:
         Errors are those of `check`.
         """
         self.check()
-        buffer, writers, slots = self.buffer, self.writers, self.buffer.shape[-2]
+        buffer, writers, slots = self.buffer, self.writers, len(self.writers[0]) - 1
         if self.length + T > slots:
-            slots = max(2 * slots, self.length + T)
-            buffer = F.pad(buffer, (0, 0, 0, slots - buffer.shape[-2]))
-            writers = [w + [w[-1]] * (slots - len(w)) for w in writers]
+            more = max(slots, self.length + T - slots)
+            buffer = F.pad(buffer, (0, 0, 0, more))
+            writers, slots = [w + [w[-1]] * more for w in writers], slots + more
         for w, n in zip(writers, self.lengths, strict=True):
-            w[n:] = [w[-1] + 1] * (slots - n)  # what lay there is stale now
-        return PreallocatedCache(buffer, writers, [n + T for n in self.lengths])
+            w[n + 1 :] = [w[-1] + 1] * (slots - n)  # what lay there is stale now
+        return PreallocatedCache(buffer, writers, tuple([n + T for n in self.lengths]))
 
     def write(self, layer: int, kv: Tensor) -> Tensor:
         """Put kv (2, B, n_head, T, hs) at the end of each text; returns the layer: (2, …, P+T, hs).
@@ -92,8 +92,7 @@ class PreallocatedCache:
         """
         self.check()
         each = [lengths] * len(self.lengths) if isinstance(lengths, int) else lengths
-        shorter = [min(n, had) for n, had in zip(each, self.lengths, strict=True)]
-        return PreallocatedCache(self.buffer, self.writers, shorter)
+        return PreallocatedCache(self.buffer, self.writers, tuple(map(min, each, self.lengths)))
 
     def __len__(self) -> int:
         return len(self.buffer)  # layers

@@ -126,8 +126,8 @@ class RowMemory:
 
     def recall(self, row: Tensor | np.ndarray):
         """What was remembered of this row (V,), or None."""
-        known, version, value = self.entries.get(id(row), (lambda: None, 0, None))
-        return value if known() is row and version == row._version else None
+        known, version, value = self.entries.get(id(row)) or (None, None, None)
+        return value if known and known() is row and version == row._version else None
 
 
 SUMS = RowMemory()  # the running sums of rows of tables

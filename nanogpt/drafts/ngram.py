@@ -50,8 +50,7 @@ class NGramDraft:
         if self.rows[i] is None:
             with torch.inference_mode(False):  # a row of inference mode cannot be remembered
                 q = self.table[i].double()
-                q = q / q.sum()  # to the last bit of float64: the claimed q is the drawn q
-                (self.rows[i],) = table_rows(q[None])
+                self.rows[i] = q / q.sum()  # to float64's last bit: the claimed q is the drawn q
         return self.rows[i]
 
 
