@@ -3,7 +3,7 @@
 A policy is asked before each round, policy(rounds so far), and returns the most tokens to draft and
 `more`, which is asked before each draw, more(q, n), whether to make it. Neither ever sees a token
 that may be dropped again. That keeps the output exact: a rule that looks at a drawn token, and then
-leaves it out, is biased (unless the token was no draw at all, but a function of q).
+leaves it out, is biased (unless the token was never drawn, but is a function of q).
 """
 
 from __future__ import annotations

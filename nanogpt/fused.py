@@ -27,12 +27,12 @@ class PreallocatedCache:
     longer one held; using the longer one afterwards is a ValueError.
     """
 
-    def __init__(self, buffer: Tensor, writers: list[list[int]], lengths: tuple[int, ...]):
+    def __init__(self, buffer: Tensor, starts: list[tuple[int, ...]], lengths: tuple[int, ...]):
         self.buffer = buffer  # (n_layer, 2, B, n_head, slots, hs): keys and values
-        self.writers = writers  # of each text: which pass wrote its n-th entry, from n = 1
+        self.starts = starts  # of each pass that wrote into it: from which slot, of each text
+        self.known = len(starts)  # the passes so far, which left these entries as they are
         self.lengths = lengths  # of each text: how many entries it has
         self.length = max(lengths)
-        self.stamps = self.last_writers()
 
     @classmethod
     def empty(cls, config, B: int, like: Tensor) -> PreallocatedCache:
@@ -43,19 +43,17 @@ class PreallocatedCache:
         hs, slots = config.n_embd // config.n_head, config.block_size
         # Zeros: what a shorter text has not written is masked, but 0 times a NaN would be NaN.
         buffer = like.new_zeros(config.n_layer, 2, B, config.n_head, slots, hs)
-        return cls(buffer, [[0] * (slots + 1) for _ in range(B)], (0,) * B)
-
-    def last_writers(self) -> list[int]:
-        """Of each text: which pass wrote its last entry; 0 for none."""
-        return [w[n] for w, n in zip(self.writers, self.lengths, strict=True)]
+        return cls(buffer, [], (0,) * B)
 
     def check(self) -> None:
         """Raise ValueError if these entries are no longer there: another pass overwrote them."""
-        if self.last_writers() != self.stamps:
-            raise ValueError(
-                f"this cache of {self.length} tokens was overwritten by a pass that started from a "
-                "shorter one; use the cache that the last pass returned"
-            )
+        for start in self.starts[self.known :]:
+            if any(n < mine for n, mine in zip(start, self.lengths, strict=True)):
+                raise ValueError(
+                    f"this cache of {self.length} tokens was overwritten by a pass that started "
+                    "from a shorter one; use the cache that the last pass returned"
+                )
+        self.known = len(self.starts)
 
     def grown(self, T: int) -> PreallocatedCache:
         """The cache of the pass that writes T entries after these, in a larger buffer if need be.
@@ -63,14 +61,11 @@ class PreallocatedCache:
         Errors are those of `check`.
         """
         self.check()
-        buffer, writers, slots = self.buffer, self.writers, len(self.writers[0]) - 1
-        if self.length + T > slots:
-            more = max(slots, self.length + T - slots)
-            buffer = F.pad(buffer, (0, 0, 0, more))
-            writers, slots = [w + [w[-1]] * more for w in writers], slots + more
-        for w, n in zip(writers, self.lengths, strict=True):
-            w[n + 1 :] = [w[-1] + 1] * (slots - n)  # what lay there is stale now
-        return PreallocatedCache(buffer, writers, tuple([n + T for n in self.lengths]))
+        buffer, starts, slots = self.buffer, self.starts, self.buffer.shape[4]
+        if self.length + T > slots:  # a buffer of its own: nobody else writes there yet
+            buffer, starts = F.pad(buffer, (0, 0, 0, max(slots, self.length + T - slots))), []
+        starts.append(self.lengths)
+        return PreallocatedCache(buffer, starts, tuple([n + T for n in self.lengths]))
 
     def write(self, layer: int, kv: Tensor) -> Tensor:
         """Put kv (2, B, n_head, T, hs) at the end of each text; returns the layer: (2, …, P+T, hs).
@@ -92,7 +87,7 @@ class PreallocatedCache:
         """
         self.check()
         each = [lengths] * len(self.lengths) if isinstance(lengths, int) else lengths
-        return PreallocatedCache(self.buffer, self.writers, tuple(map(min, each, self.lengths)))
+        return PreallocatedCache(self.buffer, self.starts, tuple(map(min, each, self.lengths)))
 
     def __len__(self) -> int:
         return len(self.buffer)  # layers

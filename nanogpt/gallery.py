@@ -215,7 +215,7 @@ def served(bug: Bug) -> dict:
 def twin(thing, modules: dict):
     """The same thing as an object of the classes in `modules`; the caller's stays as it is.
 
-    What is no object of the package comes back itself. Tensors and random numbers are shared.
+    What is not the package's own comes back as it is. Tensors and random numbers are shared.
     """
     if isinstance(thing, (list, tuple)):
         return type(thing)(twin(x, modules) for x in thing)

@@ -1,6 +1,7 @@
 """The notebooks as data: what the tests of the series read."""
 
 import importlib.util
+import math
 import re
 from pathlib import Path
 
@@ -58,3 +59,17 @@ def answers(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.RIGHT, module.WRONG
+
+
+def minutes(path):
+    """What a chapter takes: a minute for 180 words or 12 lines, and its exercises; up to 5 more."""
+    prose = "\n".join(cell.source for cell in cells(path, "markdown"))
+    words = len(re.sub(r"```.*?```", "", prose, flags=re.DOTALL).split())
+    lines = sum(
+        bool(line.strip())
+        for cell in cells(path, "code")
+        if not {"exercise", "check"} & set(tags(cell))
+        for line in cell.source.splitlines()
+    )
+    exercises = sum(map(int, re.findall(r"(?m)^### Exercise \d · .+ · (\d+) min$", prose)))
+    return 5 * math.ceil((words / 180 + lines / 12 + exercises) / 5)

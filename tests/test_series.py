@@ -4,7 +4,18 @@ import ast
 import re
 
 import pytest
-from series import NAMES, NOTEBOOKS, ROOT, answers, cells, output_text, read, solutions, tags
+from series import (
+    NAMES,
+    NOTEBOOKS,
+    ROOT,
+    answers,
+    cells,
+    minutes,
+    output_text,
+    read,
+    solutions,
+    tags,
+)
 
 from nanogpt import checkpoint, figures
 
@@ -76,6 +87,16 @@ def test_the_opening_says_what_a_reader_needs(path):
     number, links = int(path.stem[:2]), opening.source
     for neighbour in {number - 1, number + 1} & set(range(len(NAMES))):
         assert f"({NAMES[neighbour]}.ipynb)" in links, f"{path.name}: no link to {neighbour:02d}"
+
+
+@every_notebook
+def test_the_minutes_are_computed(path):
+    """Those of the opening and of the README, reading and exercises together."""
+    said = re.search(r"\*\*Minutes\*\* (\d+) with the exercises;", read(path).cells[0].source)
+    assert said and int(said.group(1)) == minutes(path), f"{path.name} takes {minutes(path)}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    row = re.search(rf"\(notebooks/{path.name}\) \| [^|]+ \| (\d+) \|", readme)
+    assert int(row.group(1)) == minutes(path), f"README: {path.name} takes {minutes(path)}"
 
 
 @every_notebook

@@ -142,13 +142,13 @@ def test_where_p_equals_q_but_for_rounding_the_residual_is_p():
 # ---- trimming
 
 
-@pytest.mark.parametrize("n_accepted", [1, 2, 3, 4])
-def test_the_trimmed_cache_is_that_of_a_fresh_prefill(n_accepted):
+@pytest.mark.parametrize("num_emitted", [1, 2, 3, 4])
+def test_the_trimmed_cache_is_that_of_a_fresh_prefill(num_emitted):
     target, tokens = toy_target(7, 12), [1, 4, 2, 0, 6, 5]
     _, new_kvs = verify_candidates(target, 2, [0, 6, 5], prefill(target, [1, 4]), Sampling())
     trimmed, fresh = (
-        trim_kv_cache(new_kvs, n_accepted, 2),
-        prefill(target, tokens[: 2 + n_accepted]),
+        trim_kv_cache(new_kvs, num_emitted, 2),
+        prefill(target, tokens[: 2 + num_emitted]),
     )
     for layer, right in zip(trimmed, fresh, strict=True):
         for kv, right_kv in zip(layer, right, strict=True):
