@@ -54,13 +54,14 @@ class NotingSource(RandomSource):
     """A RandomSource that notes the u of every bernoulli."""
 
     def __init__(self, seed: int):
-        super().__init__(seed, Noting(seed))
+        self.uniforms = Noting(seed)
+        super().__init__(seed, self.uniforms)
         self.noted: list[float] = []
 
     def bernoulli(self, probability: float) -> bool:
         """As RandomSource.bernoulli."""
         happened = super().bernoulli(probability)
-        self.noted.append(self._uniforms.last)
+        self.noted.append(self.uniforms.last)
         return happened
 
 

@@ -1,9 +1,9 @@
 """The test bench: checks of a speculative decoder that take the decoder to test as an argument.
 
-A decoder is a function with `speculative_generate`'s arguments. Each check runs it on small models
-whose right answers are known, and raises an AssertionError that says in one sentence what is wrong
-and where; it returns None if nothing is. `decoder(accept_reject=mine)` makes a
-decoder of the package's loop and your own parts.
+A decoder is a function with `speculative_generate`'s arguments. Each check runs it on the small
+models of `nanogpt.toys`, and raises an AssertionError that says in one sentence what is wrong and
+where; it returns None if nothing is. `decoder(accept_reject=mine)` makes a decoder of the package's
+loop and your own parts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,18 @@ from nanogpt.cache import cache_length
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.generate import Generation, autoregressive_generate, prefill
-from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.sampling import RandomSource, Sampling, table_rows
+from nanogpt.model import GPTLanguageModel
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.toys import (
+    SelfDraft,
+    TableDraft,
+    Watched,
+    WorstDraft,
+    Zeros,
+    context_start,
+    random_draft,
+    toy_target,
+)
 
 Decoder = Callable[..., Generation]
 
@@ -52,77 +62,6 @@ def decoder(**parts: Callable) -> Decoder:
         raise ValueError(f"speculative_generate has no part {', '.join(sorted(unknown))}")
     vars(module).update(parts)
     return module.speculative_generate
-
-
-# ---- small models whose right answers are known
-
-
-@functools.cache
-def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageModel:
-    """A GPT of one layer with large random weights in float64: every token of a context matters."""
-    config = GPTConfig(vocab_size, block_size, n_layer=1, n_head=2, n_embd=4)
-    model = GPTLanguageModel(config).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=1.0, generator=generator)
-    model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
-    return model
-
-
-class TableDraft:
-    """q by the current token: row i of `table` (V, V) after token i."""
-
-    def __init__(self, table: Sequence[Sequence[float]]):
-        self.table = torch.as_tensor(table, dtype=torch.float64)
-        self.rows, self.vocab_size = table_rows(self.table), len(self.table)
-
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,): the table's row of the last token."""
-        return self.rows[context[-1]]
-
-
-def random_draft(vocab_size: int, seed: int = 0) -> TableDraft:
-    """A draft that knows nothing of the target: a random table."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(vocab_size, vocab_size, dtype=torch.float64, generator=generator)
-    return TableDraft(torch.softmax(logits, dim=-1))
-
-
-def context_start(index: int, n_prompt: int, block_size: int) -> int:
-    """Where the context of token `index` starts: 0, or where the last restart put it."""
-    start = 0
-    for current in range(n_prompt - 1, index):
-        if current - start >= block_size:
-            start = current - block_size // 2
-    return start
-
-
-class SelfDraft:
-    """A draft that is the target itself: q = p at every position, by recomputing the context."""
-
-    def __init__(self, target: GPTLanguageModel, n_prompt: int):
-        self.target, self.n_prompt, self.vocab_size = target, n_prompt, target.config.vocab_size
-
-    def logits(self, context: Sequence[int]) -> Tensor:
-        """The target's logits (V,) of the token after `context`."""
-        start = context_start(len(context), self.n_prompt, self.target.config.block_size)
-        return self.target(torch.tensor([list(context)[start:]]))[0][0, -1]
-
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,): the target's own p at temperature 1."""
-        return torch.softmax(self.logits(context), dim=-1)
-
-
-class WorstDraft(SelfDraft):
-    """The draft that knows the target and is always wrong: sure of its least likely token."""
-
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,): 1 for the token that the target likes least."""
-        logits = self.logits(context)
-        return torch.nn.functional.one_hot(logits.argmin(), len(logits)).double()
-
-
-# ---- the checks
 
 
 SAMPLINGS = (Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
@@ -238,24 +177,6 @@ def check_draft_cache(generate: Decoder, n: int = 12, K: int = 3) -> None:
             tokens += r.emitted
 
 
-class Watched:
-    """A target that remembers what every pass was given."""
-
-    def __init__(self, target: GPTLanguageModel):
-        self.target, self.config, self.device = target, target.config, target.device
-        self.passes: list[tuple] = []
-
-    def __call__(self, idx, past_kvs=None, **kwargs):
-        self.passes.append((idx[0].tolist(), past_kvs))
-        return self.target(idx, past_kvs=past_kvs, **kwargs)
-
-    def around(self, target) -> Watched:
-        """The same record, kept of another target's passes."""
-        other = Watched(target)
-        other.passes = self.passes
-        return other
-
-
 def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
     """Before every round, the cache is that of a fresh prefill of the tokens before the current."""
     prompt, target = [0, 1, 2], toy_target(7, 8)
@@ -321,14 +242,6 @@ def check_stop(made: Generation, stop: int, free: list[int]) -> None:
             f"{name} is {got:.3f} where the trace (emitted, drafted per round) {rounds} with "
             f"{len(made.tokens)} tokens returned gives {right:.3f}"
         )
-
-
-class Zeros:
-    """Uniform numbers for a RandomSource: every one is 0, the rarest and the lowest."""
-
-    def random(self) -> float:
-        """A uniform number in [0, 1): the lowest."""
-        return 0.0
 
 
 def check_support(generate: Decoder, n: int = 12) -> None:

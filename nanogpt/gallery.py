@@ -17,8 +17,9 @@ from pathlib import Path
 
 from torch import nn
 
-from nanogpt.checks import Decoder, Watched
+from nanogpt.checks import Decoder
 from nanogpt.sampling import Sampling
+from nanogpt.toys import Watched
 
 PACKAGE = Path(__file__).resolve().parent
 SECOND = "nanogpt_with_a_bug"  # the name that edited modules are served under

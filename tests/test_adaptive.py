@@ -16,11 +16,12 @@ from nanogpt.adaptive import (
     features,
     fit_stop,
 )
-from nanogpt.checks import CHECKS, SelfDraft, WorstDraft, decoder, random_draft, toy_target
+from nanogpt.checks import CHECKS, decoder
 from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling, table_rows
 from nanogpt.speculative import speculative_generate
+from nanogpt.toys import SelfDraft, WorstDraft, random_draft, toy_target
 
 POLICIES = {
     "acceptance": by_acceptance(0.02, lambda K: 1 + 0.03 * K),

@@ -10,11 +10,11 @@ import math
 import pytest
 import torch
 
-from nanogpt.checks import random_draft, toy_target
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, speculative_generate
+from nanogpt.toys import random_draft, toy_target
 
 
 class NoPass:

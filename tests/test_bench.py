@@ -29,7 +29,6 @@ from nanogpt.bench import (
     settings_of,
     summary,
 )
-from nanogpt.checks import random_draft, toy_target
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import BEST, DRAFTS, ngram
 from nanogpt.fused import TARGETS, FusedLanguageModel
@@ -37,6 +36,7 @@ from nanogpt.generate import Generation, Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 from nanogpt.theory import best_K, expected_tokens
+from nanogpt.toys import random_draft, toy_target
 
 
 def test_it_prints_a_row_for_each_combination(capsys, tmp_path):

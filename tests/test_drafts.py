@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.checks import CHECKS, SelfDraft, random_draft, toy_target
+from nanogpt.checks import CHECKS
 from nanogpt.data import DATA_DIR, CharTokenizer, load_corpus, train_val_split
 from nanogpt.drafts import BEST, DRAFTS, ngram, transformer
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
@@ -17,6 +17,7 @@ from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_s
 from nanogpt.generate import autoregressive_generate
 from nanogpt.sampling import SUMS, RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
+from nanogpt.toys import SelfDraft, random_draft, toy_target
 from nanogpt.train import distil, make_optimizer
 
 

@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
-from nanogpt.checks import CHECKS, decoder, toy_target
+from nanogpt.checks import CHECKS, decoder
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.gallery import BUGS, edited, mutant
 from nanogpt.generate import Generation
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, speculative_generate
+from nanogpt.toys import toy_target
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

@@ -55,7 +55,7 @@ def imports_of(path):
 
 ORDER = [
     *("data", "cache", "model", "checkpoint", "sampling", "generate", "speculative", "train"),
-    *("fused", "drafts", "theory", "sizing", "adaptive", "exact", "checks", "gallery"),
+    *("fused", "drafts", "theory", "sizing", "adaptive", "exact", "toys", "checks", "gallery"),
     *("figures", "bench", "demo"),
 ]
 

@@ -8,15 +8,7 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
-from nanogpt.checks import (
-    SelfDraft,
-    TableDraft,
-    WorstDraft,
-    check_greedy,
-    check_lossless,
-    random_draft,
-    toy_target,
-)
+from nanogpt.checks import check_greedy, check_lossless
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.exact import enumerate_outcomes, total_variation
@@ -29,6 +21,7 @@ from nanogpt.speculative import (
     speculative_generate,
     verify_candidates,
 )
+from nanogpt.toys import SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
 
 
 def rows(*values):

@@ -1,0 +1,103 @@
+"""Small models whose right answers are known, and what stands in for the real thing in a check."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.sampling import table_rows
+
+
+@functools.cache
+def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageModel:
+    """A GPT of one layer with large random weights in float64: every token of a context matters."""
+    config = GPTConfig(vocab_size, block_size, n_layer=1, n_head=2, n_embd=4)
+    model = GPTLanguageModel(config).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=1.0, generator=generator)
+    model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
+    return model
+
+
+class TableDraft:
+    """q by the current token: row i of `table` (V, V) after token i."""
+
+    def __init__(self, table: Sequence[Sequence[float]]):
+        self.table = torch.as_tensor(table, dtype=torch.float64)
+        self.rows, self.vocab_size = table_rows(self.table), len(self.table)
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): the table's row of the last token."""
+        return self.rows[context[-1]]
+
+
+def random_draft(vocab_size: int, seed: int = 0) -> TableDraft:
+    """A draft that knows nothing of the target: a random table."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(vocab_size, vocab_size, dtype=torch.float64, generator=generator)
+    return TableDraft(torch.softmax(logits, dim=-1))
+
+
+def context_start(index: int, n_prompt: int, block_size: int) -> int:
+    """Where the context of token `index` starts: 0, or where the last restart put it."""
+    start = 0
+    for current in range(n_prompt - 1, index):
+        if current - start >= block_size:
+            start = current - block_size // 2
+    return start
+
+
+class SelfDraft:
+    """A draft that is the target itself: q = p at every position, by recomputing the context."""
+
+    def __init__(self, target: GPTLanguageModel, n_prompt: int):
+        self.target, self.n_prompt, self.vocab_size = target, n_prompt, target.config.vocab_size
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        """The target's logits (V,) of the token after `context`."""
+        start = context_start(len(context), self.n_prompt, self.target.config.block_size)
+        return self.target(torch.tensor([list(context)[start:]]))[0][0, -1]
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): the target's own p at temperature 1."""
+        return torch.softmax(self.logits(context), dim=-1)
+
+
+class WorstDraft(SelfDraft):
+    """The draft that knows the target and is always wrong: sure of its least likely token."""
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): 1 for the token that the target likes least."""
+        logits = self.logits(context)
+        return torch.nn.functional.one_hot(logits.argmin(), len(logits)).double()
+
+
+class Watched:
+    """A target that remembers what every pass was given."""
+
+    def __init__(self, target: GPTLanguageModel):
+        self.target, self.config, self.device = target, target.config, target.device
+        self.passes: list[tuple] = []
+
+    def __call__(self, idx, past_kvs=None, **kwargs):
+        self.passes.append((idx[0].tolist(), past_kvs))
+        return self.target(idx, past_kvs=past_kvs, **kwargs)
+
+    def around(self, target) -> Watched:
+        """The same record, kept of another target's passes."""
+        other = Watched(target)
+        other.passes = self.passes
+        return other
+
+
+class Zeros:
+    """Uniform numbers for a RandomSource: every one is 0, the rarest and the lowest."""
+
+    def random(self) -> float:
+        """A uniform number in [0, 1): the lowest."""
+        return 0.0
