@@ -81,6 +81,7 @@ def test_a_rollback_copies_nothing():
     trimmed = trim_kv_cache(cache, 2, 1)
     assert cache_length(trimmed) == 3 and trimmed.buffer is cache.buffer
     assert trimmed[0][0][0].data_ptr() == cache[0][0][0].data_ptr()
+    assert cache_length(cache.kept(99)) == 5, "no more than there is, as with tuples"
 
 
 def test_a_rolled_back_cache_is_that_of_a_fresh_prefill():
@@ -198,6 +199,9 @@ def test_a_cache_that_grew_leaves_the_one_before_it_alone():
                             past_kvs=small)  # fmt: skip
         assert large.buffer.shape[-2] > small.buffer.shape[-2] == TINY.block_size
         assert cache_length(small) == 3 and small[0] and cache_length(large.kept(4)) == 4
+        held = large[0][0][0].clone()
+        other(torch.tensor([[5, 6]]), past_kvs=small)  # writes into the small buffer
+        assert torch.equal(large[0][0][0], held), "no pass of the small one overwrites the large"
 
 
 # ---- each text of a batch has its own length
