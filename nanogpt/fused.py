@@ -33,6 +33,7 @@ class PreallocatedCache:
         self.known = len(starts)  # the passes so far, which left these entries as they are
         self.lengths = lengths  # of each text: how many entries it has
         self.length = max(lengths)
+        self.even = min(lengths) == self.length  # all texts have as many
 
     @classmethod
     def empty(cls, config, B: int, like: Tensor) -> PreallocatedCache:
@@ -73,7 +74,7 @@ class PreallocatedCache:
         Keys and values are written in one copy: starting one costs more than the bytes do.
         """
         both, T = self.buffer[layer].narrow(3, 0, self.length), kv.shape[3]
-        if min(self.lengths) == self.length:
+        if self.even:
             both.narrow(3, self.length - T, T).copy_(kv)
         else:
             slots = torch.tensor(self.lengths)[:, None] - T + torch.arange(T)  # (B, T)
@@ -135,7 +136,7 @@ class FusedLanguageModel(GPTLanguageModel):
         P = past_kvs.length
         if attn_mask is not None:
             return attn_mask if attn_mask.dim() == 2 else attn_mask[:, None]
-        if min(past_kvs.lengths) < P:
+        if not past_kvs.even:
             last = torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)  # (B, T) slots
             return (torch.arange(P + T) <= last[..., None])[:, None].to(self.device)
         if P + T > len(self.bias):  # only with positions of the caller's own
@@ -160,9 +161,9 @@ class FusedLanguageModel(GPTLanguageModel):
             past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
         if not isinstance(past_kvs, PreallocatedCache):
             raise ValueError("past_kvs is not a PreallocatedCache; prefill with this model itself")
-        if pos is None and min(past_kvs.lengths) < past_kvs.length:
+        if pos is None and not past_kvs.even:
             pos = (torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)).to(self.device)
-        pos = self.positions(T, past_kvs.length, pos)
+        pos = self.positions(idx, past_kvs.length, pos)
         bias, new_kvs = self.attn_bias(past_kvs, T, attn_mask), past_kvs.grown(T)
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
         for layer, (block, weight) in enumerate(zip(self.blocks, self.qkv, strict=True)):

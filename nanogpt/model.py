@@ -163,14 +163,15 @@ class GPTLanguageModel(nn.Module):
         """Where the weights are, and where `idx` must be."""
         return self.lm_head.weight.device
 
-    def positions(self, T: int, P: int, pos: Tensor | None = None) -> Tensor:
-        """Positions (T,) of T tokens after P cached ones: P … P+T-1, or `pos` where it is given.
+    def positions(self, idx: Tensor, P: int, pos: Tensor | None = None) -> Tensor:
+        """Positions (T,) of idx (B, T) after P cached tokens: P … P+T-1, or the given `pos`.
 
         Raises ValueError where one lies outside the window.
         """
+        T = idx.shape[1]
         inside = P + T <= self.config.block_size
         if pos is None:
-            pos = torch.arange(P, P + T, device=self.device)
+            pos = torch.arange(P, P + T, device=idx.device)
         else:
             inside = 0 <= int(pos.min()) and int(pos.max()) < self.config.block_size
         if not inside:
@@ -195,7 +196,7 @@ class GPTLanguageModel(nn.Module):
         Raises ValueError past the window.
         """
         T, P = idx.shape[1], cache_length(past_kvs)
-        pos = self.positions(T, P, pos)
+        pos = self.positions(idx, P, pos)
         if attn_mask is None:
             attn_mask = causal_mask(T, P, idx.device)
         attn_bias = torch.zeros(attn_mask.shape, device=idx.device).masked_fill(
