@@ -82,7 +82,7 @@ class PreallocatedCache:
         return both
 
     def kept(self, lengths: int | Sequence[int]) -> PreallocatedCache:
-        """The first entries, as many of every text or of each its own; nothing is copied.
+        """The first entries of each text: one length for all, or one for each. Nothing is copied.
 
         Errors are those of `check`.
         """
@@ -96,7 +96,7 @@ class PreallocatedCache:
     def __getitem__(self, layer: int) -> tuple[KV, ...]:
         """(k, v) of each head of a layer, each (B, P, hs). Errors are those of `check`.
 
-        Of a text with fewer than P entries, what stands after its own means nothing.
+        In a text with fewer than P entries, whatever follows its own is meaningless.
         """
         self.check()
         keys, values = self.buffer[layer][..., : self.length, :]  # (B, n_head, P, hs) each

@@ -109,9 +109,9 @@ class RandomSource:
 class RowMemory:
     """What was worked out for rows (V,) of a table, found again by the row itself.
 
-    Nothing hangs on the row. What is remembered goes when the row goes, and does not count any more
-    once the row was changed in place. A row made in inference mode keeps no count of its changes,
-    so nothing is remembered of it.
+    Nothing hangs on the row. A memory forgets rows that are gone, and what it knew about a row that
+    has been changed in place since. A row made in inference mode keeps no count of its changes, so
+    nothing about it is remembered.
     """
 
     def __init__(self):

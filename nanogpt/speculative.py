@@ -33,8 +33,8 @@ def draft_tokens(
 
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
     probabilities as it is to the target's logits: the claimed q is the sampled q. `more(q, n)`, if
-    given, is asked before each draw, when n tokens are drawn, whether to draw from q at all. It
-    never sees the token.
+    given, is asked before each draw, after n tokens have been drawn, whether to draw from q at all.
+    It never sees the token.
     """
     tokens, draft_probs = list(context), []
     for n in range(K):
