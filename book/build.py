@@ -5,6 +5,7 @@ page shows. The site, build/book/index.html, needs no network and no server.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,15 @@ def describe_pictures(notebook: dict) -> None:
                 cell["metadata"]["mystnb"] = {"image": {"alt": described["alt"]}}
 
 
+def lead_to_pages(notebook: dict) -> None:
+    """Let the links to the two pages to play with, made for JupyterLab, lead to the site's."""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            source = "".join(cell["source"])
+            link = r"\[([^\]]+)\]\(/files/book/(\w+\.html)\)"
+            cell["source"] = re.sub(link, r'<a href="../\2">\1</a>', source)
+
+
 def main() -> None:
     """Lay the sources out in build/book-source as in the repository, and render them."""
     for folder in (SOURCE, SITE):
@@ -36,6 +46,7 @@ def main() -> None:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         describe_pictures(notebook)
+        lead_to_pages(notebook)
         text = json.dumps(notebook, ensure_ascii=False)
         (SOURCE / "notebooks" / path.name).write_text(text, encoding="utf-8")
     sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]

@@ -1,6 +1,7 @@
 """Decodes for real, and writes the player page with what happened in it.
 
-`python book/record.py build/book/player.html`. The same machine gives the same bytes.
+`python book/record.py` renews book/player.html itself; a path as argument takes the page elsewhere,
+as `make book` does. The same machine gives the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
 
-TEMPLATE = Path(__file__).resolve().parent / "player.html"
+PAGE = Path(__file__).resolve().parent / "player.html"
 BEFORE, AFTER = '<script type="application/json" id="traces">', "</script>"
 PROMPT = "ROMEO:"
 
@@ -130,11 +131,11 @@ def record_all() -> dict:
     return {"window": target.config.block_size, "corpus": corpus.name, "traces": traces}
 
 
-def filled(template: str, recorded: dict) -> str:
-    """The template with `recorded` in its place. Raises ValueError if it has no such place."""
-    if template.count(BEFORE) != 1:
-        raise ValueError(f"the template must hold {BEFORE} once; bring it back with git")
-    head, rest = template.split(BEFORE)
+def filled(page: str, recorded: dict) -> str:
+    """The page with `recorded` instead of what it held. Raises ValueError if it has no place."""
+    if page.count(BEFORE) != 1:
+        raise ValueError(f"the page must hold {BEFORE} once; bring it back with git")
+    head, rest = page.split(BEFORE)
     text = json.dumps(recorded, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text = text.replace("<", "\\u003c")  # so that no text can end the script element
     return head + BEFORE + text + rest[rest.index(AFTER) :]
@@ -143,9 +144,9 @@ def filled(template: str, recorded: dict) -> str:
 def main() -> None:
     """Write the finished page to the given path; missing parent folders are made."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path, help="where the page goes: build/book/player.html")
+    parser.add_argument("path", type=Path, nargs="?", default=PAGE, help="where it goes")
     path = parser.parse_args().path
-    page = filled(TEMPLATE.read_text(encoding="utf-8"), record_all())
+    page = filled(PAGE.read_text(encoding="utf-8"), record_all())
     write_atomically(path, page.encode())
     print(f"{path}: {len(TRACES)} traces, {len(page.encode()) // 1000} kB")
 

@@ -35,20 +35,6 @@ from nanogpt.toys import (
 Decoder = Callable[..., Generation]
 
 
-def attempt(check: Callable, *mine) -> None:
-    """Run `check` on the reader's own code and print how it went.
-
-    Prints "not attempted yet" if the code is an untouched stub (NotImplementedError), "passed" if
-    nothing is wrong. What is wrong is the check's AssertionError, which is let through.
-    """
-    try:
-        check(*mine)
-    except NotImplementedError:
-        print("not attempted yet")
-    else:
-        print("passed")
-
-
 def decoder(**parts: Callable) -> Decoder:
     """`speculative_generate`, the real loop, with some of its parts replaced by name.
 

@@ -276,50 +276,6 @@ def overlap(
     return axes.figure
 
 
-CELLS = {  # of a cache strip: fill and mark
-    "cached": ("#D6E6F2", ""),
-    "current": (TARGET, "▸"),
-    "accepted": (ACCEPTED, "✓"),
-    "rejected": (REJECTED, "✗"),
-    "masked": ("#EEEEEE", ""),  # in the pass, and hidden from this row
-    "empty": ("white", ""),  # no entry
-}
-
-
-@mpl.rc_context(STYLE)
-def cache_strip(
-    rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], title: str, width: float = 8
-) -> Picture:
-    """Caches as strips of cells, one row each: (label, [(text, kind), …]), kind one of CELLS."""
-    axes = picture("", "", "", width, 0.9 + 0.62 * len(rows))
-    axes.figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    for y, (label, cells) in enumerate(rows):
-        axes.figure.rows.append(
-            f"{label}: {' '.join(CELLS[kind][1] + text for text, kind in cells)}"
-        )
-        for x, (text, kind) in enumerate(cells):
-            fill, mark = CELLS[kind]
-            border = {
-                "edgecolor": GREY,
-                "linewidth": 0.8,
-                "linestyle": ":" if kind == "empty" else "-",
-                "hatch": "///" if kind == "masked" else "",
-            }
-            axes.add_patch(
-                mpl.patches.Rectangle((x, y + 0.12), 0.96, 0.76, facecolor=fill, **border)
-            )
-            colour = "white" if kind == "current" else "black"
-            axes.text(x + 0.48, y + 0.5, mark + text, ha="center", va="center", color=colour)
-    axes.set_xlim(-0.1, max(len(cells) for _, cells in rows) + 0.1)
-    axes.set_ylim(len(rows), 0)
-    axes.set_yticks([y + 0.5 for y in range(len(rows))], [label for label, _ in rows])
-    axes.tick_params(length=0)
-    axes.set_xticks([])
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    return axes.figure
-
-
 MARKS = {  # what became of a token: colour and mark, in HTML and in the terminal
     "accepted": (ACCEPTED, "✓", "32"),
     "rejected": (REJECTED, "✗", "31"),

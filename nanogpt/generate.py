@@ -139,7 +139,8 @@ class Text:
         self.target, self.stop_token = target, stop_token
         self.block_size = target.config.block_size
         self.tokens = list(prompt_tokens)[-self.block_size :]
-        self.n_prompt, self.end = len(self.tokens), len(self.tokens) + max_new_tokens
+        self.n_prompt = len(self.tokens)
+        self.end = self.n_prompt + max_new_tokens
         self.past_kvs = prefill(target, self.tokens[:-1])
         self.prefills = int(self.past_kvs is not None)  # a prompt of one token needs none
         self.rounds: list[Round] = []
@@ -157,8 +158,8 @@ class Text:
     @property
     def done(self) -> bool:
         """True once all tokens asked for are there, or the last one is the stop token."""
-        stopped = len(self.tokens) > self.n_prompt and self.tokens[-1] == self.stop_token
-        return stopped or len(self.tokens) >= self.end
+        new = self.tokens[self.n_prompt :]
+        return len(self.tokens) >= self.end or new[-1:] == [self.stop_token]
 
     def restart_if_full(self) -> None:
         """Make room where the cache fills the window: half a window of tokens is read afresh."""
@@ -195,11 +196,13 @@ def autoregressive_generate(
     tokens of the prompt are read. `rng` defaults to RandomSource(0).
     Raises ValueError for an empty prompt, a token outside the vocabulary, or max_new_tokens < 0.
     """
-    text, rng = Text(target, prompt_tokens, max_new_tokens, stop_token), rng or RandomSource(0)
+    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
+    rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
         current = torch.tensor([text.tokens[-1:]], device=target.device)  # (1, 1)
         logits, _, past_kvs = target(current, past_kvs=text.past_kvs)
         p = sampling.probs(logits[0])  # (1, V)
-        text.take(Round([], p[:0], p, [rng.categorical(p[0])], text.cache_len), past_kvs)
+        emitted = [rng.categorical(p[0])]
+        text.take(Round([], p[:0], p, emitted, text.cache_len), past_kvs)  # nothing was drafted
     return text.generation()

@@ -129,7 +129,8 @@ def speculative_generate(
     Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
     """
     check_draft(draft, K, target.config.vocab_size)
-    text, rng = Text(target, prompt_tokens, max_new_tokens, stop_token), rng or RandomSource(0)
+    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
+    rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
         most, more = K(text.rounds) if callable(K) else (K, None)

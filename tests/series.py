@@ -37,21 +37,32 @@ def output_text(cell):
     return "\n".join(parts)
 
 
+def turn(path):
+    """*Your turn*: (stub cell's index, its check cell's index), or None in a chapter without."""
+    nb = read(path)
+    found = [i for i, cell in enumerate(nb.cells) if {"exercise", "your-turn"} <= set(tags(cell))]
+    assert len(found) <= 1, f"{path.name}: more than one turn"
+    if found:
+        assert "check" in tags(nb.cells[found[0] + 1]), f"{path.name}: the turn has no check"
+        return found[0], found[0] + 1
+    return None
+
+
 def solutions(path):
     """Each exercise's (stub cell's index, its check cell's index, the solution's code)."""
     found, nb = [], read(path)
     for i, cell in enumerate(nb.cells):
-        if "exercise" in tags(cell):
+        if "exercise" in tags(cell) and "your-turn" not in tags(cell):
             check, after = nb.cells[i + 1], nb.cells[i + 2]
-            assert "check" in tags(check), f"{path.name}: no check cell behind {cell.source!r}"
+            assert "check" in tags(check), f"{path.name}: no check cell after {cell.source!r}"
             code = re.search(r"<details>.*?```python\n(.*?)```", after.source, re.DOTALL)
-            assert code, f"{path.name}: no solution behind the check of {cell.source!r}"
+            assert code, f"{path.name}: no solution after the check of {cell.source!r}"
             found.append((i, i + 1, code.group(1)))
     return found
 
 
 def answers(path):
-    """Other answers to the exercises: {number: right codes}, {number: (wrong code, why)}."""
+    """Answers to *your turn* (0) and the exercises: {number: right}, {number: (wrong, why)}."""
     file = ROOT / "tests" / "answers" / f"chapter_{path.stem[:2]}.py"
     if not file.exists():
         return {}, {}
@@ -61,15 +72,26 @@ def answers(path):
     return module.RIGHT, module.WRONG
 
 
+def prose(path):
+    """All that the chapter says, in one string, code blocks aside."""
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def code_lines(path):
+    """The chapter's lines of code, those of exercises and their checks aside."""
+    shown = [c for c in cells(path, "code") if not {"exercise", "check"} & set(tags(c))]
+    return [line for cell in shown for line in cell.source.splitlines()]
+
+
+TIMED = r"(?m)^### (?:Exercise \d|Your turn) · .+ · (\d+) min$"
+
+
 def minutes(path):
     """What a chapter takes: a minute for 180 words or 12 lines, and its exercises; up to 5 more."""
-    prose = "\n".join(cell.source for cell in cells(path, "markdown"))
-    words = len(re.sub(r"```.*?```", "", prose, flags=re.DOTALL).split())
-    lines = sum(
-        bool(line.strip())
-        for cell in cells(path, "code")
-        if not {"exercise", "check"} & set(tags(cell))
-        for line in cell.source.splitlines()
-    )
-    exercises = sum(map(int, re.findall(r"(?m)^### Exercise \d · .+ · (\d+) min$", prose)))
+    words, lines = len(prose(path).split()), sum(bool(line.strip()) for line in code_lines(path))
+    exercises = sum(map(int, re.findall(TIMED, prose(path))))
     return 5 * math.ceil((words / 180 + lines / 12 + exercises) / 5)
+
+
+GUESS = r"(?m)^(my_guess = )None  # such as (.+)$"  # where the reader predicts: a cell of its own

@@ -34,13 +34,6 @@ def test_a_picture_describes_itself_to_those_who_cannot_see_it():
     lines = figures.lines([1, 2], {"a": [1, 2], "b": [2, 3]}, "T", "x", "y", guess=2)
     assert lines.description == "T; across: x; up: y; shown: a, b, your guess: 2"
     assert lines._repr_png_()[1] == {"alt": lines.description}
-    strip = figures.cache_strip([("kept", [("a", "cached"), ("b", "rejected")])], "T")
-    assert strip.description == "T; kept: a ✗b"
-    hatches = {
-        kind: figures.cache_strip([("row", [("a", kind)])], "T").axes[0].patches[0].get_hatch()
-        for kind in ("cached", "masked", "empty")
-    }
-    assert hatches["masked"] and not hatches["cached"] and not hatches["empty"]
     grid = figures.grid([[0, 0.5]], ["r"], ["c", "d"], "T", "x", "y")
     assert repr(grid) == "<Picture: T; across: x; up: y; columns: c, d; r: 0.00 0.50>"
     marks = figures.grid([[0, 1]], ["r"], ["c", "d"], "T", "x", "y", text={0: "·", 1: "✓"}.get)
@@ -113,11 +106,9 @@ def test_the_overlap_splits_p_and_q_at_what_both_have():
 
 
 def test_the_remaining_pictures_can_be_drawn():
-    strip = figures.cache_strip([("before", [(k[0], k) for k in figures.CELLS])], "T")
     table = figures.table([[0.0, 1.0], [0.5, 0.5]], "ab", "T", "x", "y")
     trace = figures.trace_picture(a_generation(), "T", columns=2)
-    assert strip.get_suptitle() == "T"
     for picture in (table, trace):
         assert picture.axes[0].get_title(loc="left") == "T"
-    for picture in (strip, table, trace):
+    for picture in (table, trace):
         assert picture._repr_png_()[0][:4] == b"\x89PNG"

@@ -1,16 +1,17 @@
 """Each notebook alone: from another folder, twice in a row, without a network, exercises answered.
 
-The second time, every exercise gets its solution, then the other answers of tests/answers: the
-check takes each right one and refuses each wrong one with its sentence.
+The second time, the reader guesses, and every exercise gets its solution, then the other answers of
+tests/answers: the check takes each right one and refuses each wrong one with its sentence.
 """
 
 import copy
 import os
+import re
 
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
-from series import NAMES, NOTEBOOKS, ROOT, answers, output_text, read, solutions
+from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, output_text, read, solutions, turn
 
 pytestmark = pytest.mark.alone
 
@@ -25,12 +26,20 @@ def files():
     }
 
 
+def attempted(path):
+    """(number, index of the stub, of its check, solution) of *your turn* (0) and the exercises."""
+    yours = [(0, *turn(path), answers(path)[0][0][0])] if turn(path) else []
+    return yours + [(n, *found) for n, found in enumerate(solutions(path), start=1)]
+
+
 def answered(path):
-    """The notebook's cells with every exercise answered, and what each check is to say."""
+    """The notebook's cells with guesses and answers filled in, and what each check shall say."""
     nb, expected = copy.deepcopy(read(path)), []
     right, wrong = answers(path)
     inserted = {}
-    for number, (stub, check, solution) in enumerate(solutions(path), start=1):
+    for cell in nb.cells:
+        cell.source = re.sub(GUESS, r"\1\2", cell.source)
+    for number, stub, check, solution in attempted(path):
         nb.cells[stub].source, source = solution, nb.cells[check].source
         expected.append((nb.cells[check], None))
         more = []
@@ -69,8 +78,12 @@ def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
     )
     client.execute()  # raises where a cell fails that is not tagged to
     assert "no network in this test" in output_text(probe), "the network was not blocked"
-    for _, check, _ in solutions(path):
+    for _, _, check, _ in attempted(path):
         assert output_text(once.cells[check]).strip() == "not attempted yet"
+    for cells, said in ((once.cells, "you did not guess"), (again, "your guess")):
+        shown = "\n".join(output_text(cell) for cell in cells if cell.cell_type == "code")
+        asked = any(re.search(GUESS, cell.source) for cell in once.cells)
+        assert (said in shown) == asked, f"the chapter does not say {said!r}"
     for cell, why in expected:
         said = output_text(cell).strip()
         answer = both.cells[both.cells.index(cell) - 1].source

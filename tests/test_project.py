@@ -54,9 +54,9 @@ def imports_of(path):
 
 
 ORDER = [
-    *("data", "cache", "model", "checkpoint", "sampling", "generate", "speculative", "train"),
-    *("fused", "drafts", "theory", "sizing", "adaptive", "exact", "toys", "checks", "gallery"),
-    *("figures", "bench", "demo"),
+    *("notebook", "data", "cache", "model", "checkpoint", "sampling", "generate", "speculative"),
+    *("train", "fused", "drafts", "theory", "sizing", "adaptive", "exact", "toys", "checks"),
+    *("gallery", "judges", "figures", "diagrams", "bench", "demo"),
 ]
 
 

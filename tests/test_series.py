@@ -5,16 +5,20 @@ import re
 
 import pytest
 from series import (
+    GUESS,
     NAMES,
     NOTEBOOKS,
     ROOT,
     answers,
     cells,
+    code_lines,
     minutes,
     output_text,
+    prose,
     read,
     solutions,
     tags,
+    turn,
 )
 
 from nanogpt import checkpoint, figures
@@ -30,13 +34,37 @@ def without_docstrings(node):
     return ast.dump(node)
 
 
-def definitions(source):
-    """{name: syntax tree without docstrings} of a module's or cell's functions and classes."""
-    return {
-        node.name: without_docstrings(node)
-        for node in ast.parse(source).body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    }
+def piece_of(node):
+    """The class that a function is added to with `@add_to(Class)`, or None; takes that line off."""
+    for decorator in getattr(node, "decorator_list", []):
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "add_to":
+            node.decorator_list.remove(decorator)
+            return decorator.args[0].id
+    return None
+
+
+def definitions(*sources):
+    """{name: syntax tree without docstrings} of the functions and classes of a module or of cells.
+
+    A class may come in pieces: methods that are added later count as its own. Of a class, the order
+    of its methods does not matter.
+    """
+    found, members = {}, {}
+    for node in [node for source in sources for node in ast.parse(source).body]:
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        owner = piece_of(node)
+        if owner is not None:
+            members.setdefault(owner, []).append(node)
+        else:
+            found[node.name] = node
+    for name, methods in members.items():
+        if name in found:  # else it grows a class of another chapter
+            found[name].body += methods
+    for node in found.values():
+        if isinstance(node, ast.ClassDef):
+            node.body.sort(key=lambda inner: getattr(inner, "name", ""))  # and keeps other lines
+    return {name: without_docstrings(node) for name, node in found.items()}
 
 
 PACKAGE = {
@@ -49,12 +77,8 @@ PACKAGE = {
 
 def built_in(path):
     """{name: tree} of what the notebook defines under a name that the package has, too."""
-    return {
-        name: tree
-        for cell in cells(path, "code")
-        for name, tree in definitions(cell.source).items()
-        if name in PACKAGE
-    }
+    shown = definitions(*(cell.source for cell in cells(path, "code")))
+    return {name: tree for name, tree in shown.items() if name in PACKAGE}
 
 
 def test_the_notebooks_are_numbered_without_gaps():
@@ -122,8 +146,91 @@ def test_a_notebook_is_stored_as_executed_in_one_go(path):
 
 
 @every_notebook
-def test_a_notebook_stays_within_50_code_cells(path):
-    assert len(cells(path, "code")) <= 50
+def test_a_chapter_is_short(path):
+    """At most 70 small cells, 2,400 words (00 with the glossary: 3,600) and 420 lines of code."""
+    shown = read(path).cells
+    words, lines = len(prose(path).split()), len(code_lines(path))
+    longest = max(len(cell.source.splitlines()) for cell in cells(path, "code"))
+    assert len(shown) <= 70 and longest <= 40, f"{len(shown)} cells, the longest of {longest} lines"
+    assert words <= (3600 if path == GLOSSARY else 2400), f"{words} words"
+    assert lines <= 420, f"{lines} lines of code"
+
+
+@every_notebook
+def test_a_long_class_comes_in_pieces(path):
+    for cell in cells(path, "code"):
+        for node in ast.parse(cell.source).body:
+            if isinstance(node, ast.ClassDef):
+                lines = node.end_lineno - node.lineno + 1
+                assert lines <= 30, f"{path.name}: {node.name} has {lines} lines in one cell"
+
+
+def first(path, holds):
+    """The index of the first cell that `holds`."""
+    return next(i for i, cell in enumerate(read(path).cells) if holds(cell))
+
+
+@every_notebook
+def test_the_story_comes_before_the_imports(path):
+    """Two cells of it at least, and the imports and settings are folded away."""
+    imports = first(path, lambda cell: "set_num_threads" in cell.source)
+    cell = read(path).cells[imports]
+    assert "hide-input" in tags(cell) and cell.metadata.jupyter.source_hidden
+    before = [c for c in read(path).cells[:imports] if c.cell_type == "markdown"]
+    assert len(before) >= 2 and len(before[1].source.split()) >= 20, f"{path.name}: no story"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=NAMES[1:])
+def test_the_reader_builds_before_ours_is_shown(path):
+    """One *your turn*: a heading with a time and a hint, the stub, its judge; then ours."""
+    shown = read(path).cells
+    assert turn(path), f"{path.name}: the reader builds nothing"
+    stub, check = turn(path)
+    heading = shown[stub - 1].source
+    assert re.search(r"(?m)^### Your turn · .+ · \d+ min$", heading)
+    assert "<summary>Hint</summary>" in heading
+    (name,) = definitions(shown[stub].source)
+    assert name.startswith("my_") and "raise NotImplementedError" in shown[stub].source
+    assert '"""' in shown[stub].source, f"{path.name}: the stub says nothing"
+    assert re.search(rf"attempt\(judges\.\w+, {name}\)", shown[check].source)
+    ours = name.removeprefix("my_")
+    if ours in built_in(path):
+        built = first(path, lambda c: c.cell_type == "code" and ours in definitions(c.source))
+        assert built > check, f"{path.name} shows {ours} before the reader's turn"
+
+
+@every_notebook
+def test_nobody_guesses_for_the_reader(path):
+    for cell in cells(path, "code"):
+        for line in cell.source.splitlines():
+            if re.match(r"my_guess\w* *=", line):
+                said = re.fullmatch(GUESS, line)
+                assert said, f"{path.name}: {line}; write my_guess = None  # such as 0.5"
+                ast.literal_eval(said.group(2))
+
+
+@every_notebook
+def test_a_chapter_draws_its_mechanism(path):
+    drawn = [cell for cell in cells(path, "code") if re.search(r"\bdiagrams\.\w+\(", cell.source)]
+    assert any("image/png" in o.get("data", {}) for cell in drawn for o in cell.outputs)
+
+
+ENGINES = ("02", "04", "05", "06", "07", "11", "12")
+
+
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.stem[:2] in ENGINES], ids=ENGINES)
+def test_real_code_stands_beside_ours(path):
+    (said,) = (
+        c.source for c in cells(path, "markdown") if c.source.startswith("**In real code.**")
+    )
+    assert said.count("](https://") >= 2, f"{path.name}: engines by name, with links"
+
+
+@every_notebook
+def test_every_source_has_a_link(path):
+    sources = cells(path, "markdown")[-1].source.split("**Sources**")[1]
+    for source in sources.strip().split(" · "):
+        assert re.search(r"\]\(https://[^)]+\)", source), f"{path.name}: no link to {source}"
 
 
 FORBIDDEN = {
@@ -201,7 +308,7 @@ def test_terms_in_bold_are_in_the_glossary(path):
     glossary = next(c.source for c in cells(GLOSSARY, "markdown") if "## Glossary" in c.source)
     terms = set(re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", glossary))
     labels = {"Question", "You will", "Needs", "Minutes", "Builds", "Back", "On", "Sources"}
-    labels |= {"Three questions, from memory", "Break it."}
+    labels |= {"Three questions, from memory", "Break it.", "In real code."}
     rhythm = {"predict", "build", "look", "check", "break"}
     for cell in cells(path, "markdown"):
         for bold in re.findall(r"\*\*(.+?)\*\*", cell.source):
@@ -220,22 +327,20 @@ def test_a_chapter_ends_with_recap_questions_and_sources(path):
 @pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=NAMES[1:])
 def test_a_chapter_has_two_to_four_exercises_with_solutions(path):
     assert 2 <= len(solutions(path)) <= 4
-    headings = re.findall(
-        r"(?m)^### Exercise \d · .+ · \d+ min$",
-        "\n".join(c.source for c in cells(path, "markdown")),
-    )
+    headings = re.findall(r"(?m)^### Exercise \d · .+ · \d+ min$", prose(path))
     assert len(headings) == len(solutions(path)), "each exercise has a title and a time"
 
 
 @every_notebook
 def test_every_check_is_tried_on_two_right_and_two_wrong_answers(path):
-    """They are run by test_notebooks_alone."""
+    """And the judge of *your turn*, number 0, on three. They are run by test_notebooks_alone."""
     right, wrong = answers(path)
-    numbers = [*range(1, len(solutions(path)) + 1)]
+    numbers = [*range(0 if turn(path) else 1, len(solutions(path)) + 1)]
     assert sorted(right) == sorted(wrong) == numbers
     for number in numbers:
         for given in (right[number], [code for code, _ in wrong[number]]):
-            assert len(set(given)) >= 2, f"{path.name}, exercise {number}: two different ones"
+            enough = len(set(given)) >= (2 if number else 3)
+            assert enough, f"{path.name}, exercise {number}: too few different ones"
         assert all(why for _, why in wrong[number])
 
 
@@ -243,7 +348,9 @@ def test_every_check_is_tried_on_two_right_and_two_wrong_answers(path):
 def test_links_between_chapters_lead_somewhere(path):
     for cell in cells(path, "markdown"):
         for link in re.findall(r"\]\((?!https?:|#)([^)]+)\)", cell.source):
-            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+            served = link.removeprefix("/files/")  # by JupyterLab, from the project's folder
+            place = path.parent / link if served == link else ROOT / served
+            assert place.exists(), f"{path.name} links to {link}"
 
 
 def test_the_map_and_the_readme_list_every_chapter():

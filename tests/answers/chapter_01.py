@@ -1,6 +1,48 @@
-"""Answers to the exercises of chapter 01: right ones of several kinds, well-known wrong ones."""
+"""Answers to the turn and the exercises of chapter 01: right ones of several kinds, wrong ones."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.model import Head
+
+my_head_forward = Head.forward
+""",
+        """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = torch.einsum("bth,bsh->bts", q, k) / math.sqrt(k.shape[-1])
+    scores = scores.masked_fill(attn_bias == -math.inf, -1e9)
+    return F.softmax(scores, dim=2) @ v, [k, v]
+""",
+        """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_bias), (k, v)
+""",
+        """
+def my_head_forward(head, x, attn_bias):
+    B, T, _ = x.shape
+    q, k, v = (layer(x).double() for layer in (head.query, head.key, head.value))
+    out = torch.zeros_like(v)
+    for b in range(B):
+        for i in range(T):
+            seen = [j for j in range(T) if attn_bias[i, j] == 0]
+            weights = [math.exp(q[b, i] @ k[b, j] / math.sqrt(k.shape[-1])) for j in seen]
+            for j, weight in zip(seen, weights):
+                out[b, i] += weight / sum(weights) * v[b, j]
+    return out, (k, v)
+""",
+        """
+import numpy as np
+
+def my_head_forward(head, x, attn_bias):
+    x = x.numpy()
+    q, k, v = (x @ layer.weight.detach().numpy().T for layer in (head.query, head.key, head.value))
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(k.shape[-1]) + attn_bias.numpy()
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v, (k, v)
+""",
+    ],
     1: [
         """
 def my_parameter_count(config):
@@ -68,6 +110,106 @@ def my_sliding_mask(T, width):
 }
 
 WRONG = {
+    0: [
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    return F.softmax(q @ k.transpose(-2, -1) + attn_bias, dim=-1) @ v, (k, v)
+""",
+            "the scores are not scaled",
+        ),
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / x.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
+""",
+            "the scores are scaled by √C",
+        ),
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=1) @ v, (k, v)
+""",
+            "along which dimension does your softmax run?",
+        ),
+        (  # forgets the bias
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "a row sees what attn_bias hides from it",
+        ),
+        (  # masks the weights
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    weights = F.softmax(q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5, dim=-1)
+    return weights.masked_fill(attn_bias < 0, 0) @ v, (k, v)
+""",
+            "dropped after the softmax",
+        ),
+        (  # its own mask
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    scores = scores.masked_fill(~causal_mask(x.shape[1]), -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "use the bias that you are given",
+        ),
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = k @ q.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
+""",
+            "rows and columns are swapped",
+        ),
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=-1) @ v
+""",
+            "return two: the output, and the pair",
+        ),
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=-1) @ v, (v, k)
+""",
+            "the keys that you return are not those of head.key",
+        ),
+        (  # returns the weights
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=-1), (k, v)
+""",
+            "the shape of the output is (3, 5, 5)",
+        ),
+        (
+            """
+def my_head_forward(head, x, attn_bias):
+    x -= x.mean(dim=-1, keepdim=True)
+    return head(x, attn_bias)
+""",
+            "was changed in place",
+        ),
+    ],
     1: [
         (  # no biases anywhere
             """

@@ -1,6 +1,56 @@
-"""Answers to the exercises of chapter 02: right ones of several kinds, well-known wrong ones."""
+"""Answers to the turn (0) and exercises of chapter 02: right ones of several kinds, wrong ones."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.model import causal_mask
+
+def my_cached_step(head, x, past_kv):
+    T, P = x.shape[1], 0 if past_kv is None else past_kv[0].shape[1]
+    bias = torch.zeros(T, P + T).masked_fill(~causal_mask(T, P), -torch.inf)
+    return head(x, bias, past_kv)
+""",
+        """
+def my_cached_step(head, x, past_kv):
+    k, v = head.key(x), head.value(x)
+    if past_kv:
+        k, v = torch.cat((past_kv[0], k), -2), torch.cat((past_kv[1], v), -2)
+    rows, columns = torch.arange(x.shape[1])[:, None], torch.arange(k.shape[1])
+    may_see = columns <= rows + k.shape[1] - x.shape[1]
+    out = F.scaled_dot_product_attention(head.query(x), k, v, attn_mask=may_see)
+    return out, (k, v)
+""",
+        """
+def my_cached_step(head, x, past_kv):  # one token after another: no mask at all
+    outs = []
+    for t in range(x.shape[1]):
+        new = x[:, t : t + 1]
+        q, k, v = head.query(new), head.key(new), head.value(new)
+        if past_kv is not None:
+            k = torch.cat([past_kv[0], k], dim=1)
+            v = torch.cat([past_kv[1], v], dim=1)
+        past_kv = [k, v]
+        weights = torch.softmax(q @ k.mT / math.sqrt(k.shape[-1]), dim=-1)
+        outs.append(weights @ v)
+    return [torch.cat(outs, dim=1), past_kv]
+""",
+        """
+import numpy as np
+
+def my_cached_step(head, x, past_kv):
+    old_k, old_v = past_kv or (head.key(x)[:, :0], head.value(x)[:, :0])
+    q, k, v = (layer(x).float().numpy() for layer in (head.query, head.key, head.value))
+    k, v = np.concatenate([old_k, k], axis=1), np.concatenate([old_v, v], axis=1)
+    (B, T, hs), P = q.shape, old_k.shape[1]
+    out = np.zeros((B, T, hs))
+    for i in range(T):
+        seen = P + i + 1
+        weights = np.exp(np.einsum("bd,bnd->bn", q[:, i], k[:, :seen]) / hs**0.5)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        out[:, i] = np.einsum("bn,bnd->bd", weights, v[:, :seen])
+    return out, (k, v)
+""",
+    ],
     1: [
         """
 def my_cache_bytes(n_layer, n_head, head_size, P, bytes_per_number):
@@ -44,32 +94,140 @@ def my_chunked_prefill(target, tokens, size, past_kvs=None):
     return my_chunked_prefill(target, tokens[size:], size, target(first, past_kvs=past_kvs)[2])
 """,
     ],
-    3: [
-        """
-def my_min_p(probs, min_p):
-    kept = probs * (probs >= min_p * probs.max(dim=-1, keepdim=True).values)
-    return kept / kept.sum(dim=-1, keepdim=True)
-""",
-        """
-import numpy as np
-
-def my_min_p(probs, min_p):
-    p = np.asarray(probs)
-    p = np.where(p < min_p * p.max(axis=-1, keepdims=True), 0, p)
-    return p / p.sum(axis=-1, keepdims=True)
-""",
-        """
-def my_min_p(probs, min_p):
-    result = probs.clone().float()
-    for row in result.view(-1, probs.shape[-1]):
-        row[row < min_p * row.max()] = 0
-        row /= row.sum()
-    return result
-""",
-    ],
 }
 
 WRONG = {
+    0: [
+        (  # the cache is forgotten
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "k has shape (2, 1, 2), not (B, P+T, hs) = (2, 4, 2)",
+        ),
+        (  # only the new entries come back
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    new = k, v
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, new
+""",
+            "it must hold the old entries and the new ones",
+        ),
+        (  # new before old
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([k, past_kv[0]], dim=1), torch.cat([v, past_kv[1]], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "the 3 old ones come first",
+        ),
+        (  # PyTorch's is_causal hides the cache: it is aligned with the first column
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True), (k, v)
+""",
+            "T = 1 new ones, look at row 0 of the output: may it see every column",
+        ),
+        (  # no mask: nobody notices with one new token
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "T = 4 new ones, look at rows 0, 1, 2 of the output: row i may see columns",
+        ),
+        (  # each row sees the cache and itself, but no other new token
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    hidden |= torch.ones(T, n, dtype=torch.bool).tril(n - T - 1)
+    hidden[:, : n - T] = False
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "look at rows 1, 2, 3 of the output",
+        ),
+        (  # not scaled
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1)).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "are the scores divided by √hs",
+        ),
+        (  # old tokens ask again
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    q = k
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "not (B, T, hs) = (2, 1, 2): only new tokens ask",
+        ),
+        (  # the pair is lost
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v
+""",
+            "return two things, the output and the pair (k, v); a Tensor came",
+        ),
+        (  # the cache is overwritten in place
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        past_kv[0][:, -1:] = k[:, :1]
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "the cache you were given has changed",
+        ),
+    ],
     1: [
         (  # keys only
             """
@@ -131,38 +289,6 @@ def my_chunked_prefill(target, tokens, size):
     return target(torch.tensor([tokens]))[2]
 """,
             "size 1: passes over [50] tokens",
-        ),
-    ],
-    3: [
-        (  # an absolute threshold
-            """
-def my_min_p(probs, min_p):
-    kept = probs * (probs >= min_p)
-    return kept / kept.sum(dim=-1, keepdim=True)
-""",
-            "min_p = 0.5: got",
-        ),
-        (  # not renormalised
-            """
-def my_min_p(probs, min_p):
-    return probs * (probs >= min_p * probs.max(dim=-1, keepdim=True).values)
-""",
-            "min_p = 0.5: got",
-        ),
-        (  # the largest of all rows
-            """
-def my_min_p(probs, min_p):
-    kept = probs * (probs >= min_p * probs.max())
-    return kept / kept.sum(dim=-1, keepdim=True)
-""",
-            "min_p = 0.5: got",
-        ),
-        (  # more than, not at least
-            """
-def my_min_p(probs, min_p):
-    return keep(probs, lambda ranked: ranked > min_p * ranked[..., :1])
-""",
-            "min_p = 1.0: got",
         ),
     ],
 }

@@ -1,6 +1,43 @@
-"""Answers to the exercises of chapter 03: right ones of several kinds, well-known wrong ones."""
+"""Answers to the turn (0) and exercises of chapter 03: right ones of several kinds, wrong ones."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.drafts.bigram import BigramDraftModel
+
+def my_counted_table(tokens, V):
+    return BigramDraftModel(tokens, V).table
+""",
+        """
+def my_counted_table(tokens, V):
+    table = torch.ones(V, V)
+    for first, second in zip(tokens, tokens[1:]):
+        table[first, second] += 1
+    return table / table.sum(dim=1, keepdim=True)
+""",
+        """
+import numpy as np
+
+def my_counted_table(tokens, V):
+    counts = np.ones((V, V))
+    np.add.at(counts, (tokens[:-1].numpy(), tokens[1:].numpy()), 1)
+    return counts / counts.sum(axis=1, keepdims=True)
+""",
+        """
+def my_counted_table(tokens, V):
+    one_hot = torch.nn.functional.one_hot(tokens, V).double()
+    counts = one_hot[:-1].T @ one_hot[1:] + 1
+    return torch.nn.functional.normalize(counts, p=1, dim=1)
+""",
+        """
+from collections import Counter
+
+def my_counted_table(tokens, V):
+    text = tokens.tolist()
+    pairs, firsts = Counter(zip(text, text[1:])), Counter(text[:-1])
+    return [[(pairs[i, j] + 1) / (firsts[i] + V) for j in range(V)] for i in range(V)]
+""",
+    ],
     1: [
         """
 def my_triple_counts(tokens, V):
@@ -73,6 +110,100 @@ class MyCopyDraft:
 }
 
 WRONG = {
+    0: [
+        (  # what comes before, not after
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[1:] * V + tokens[:-1], minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "row i is for what comes after token i",
+        ),
+        (  # no smoothing: an empty row is NaN
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V)
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "add one to every count before you divide",
+        ),
+        (  # each column is divided by its sum
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=0)
+""",
+            "the rows sum to",
+        ),
+        (  # counts, no probabilities
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return counts
+""",
+            "the rows sum to 7, 5, 3, not to 1",
+        ),
+        (  # divided by the sum of the whole table
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return counts / counts.sum()
+""",
+            "divide each row by its own sum",
+        ),
+        (  # a pair that occurs twice is counted once
+            """
+def my_counted_table(tokens, V):
+    counts = torch.ones(V, V)
+    counts[tokens[:-1], tokens[1:]] += 1
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "a pair that occurs twice counts twice",
+        ),
+        (  # the end of the text is followed by its beginning
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens * V + tokens.roll(-1), minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "a text is no ring",
+        ),
+        (  # the last pair is lost
+            """
+def my_counted_table(tokens, V):
+    tokens = tokens[:-1]
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "N tokens have N-1 pairs",
+        ),
+        (  # as many rows as tokens that occur
+            """
+def my_counted_table(tokens, V):
+    V = int(tokens.max()) + 1
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "for V = 5 the table has shape (3, 3), not (5, 5)",
+        ),
+        (  # the text is changed
+            """
+def my_counted_table(tokens, V):
+    tokens *= V
+    counts = torch.bincount(tokens[:-1] + tokens[1:] // V, minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=1, keepdim=True)
+""",
+            "the tokens you were given have changed",
+        ),
+        (  # nothing is returned
+            """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return None
+""",
+            "nothing came back",
+        ),
+    ],
     1: [
         (  # [c, b, a]
             """

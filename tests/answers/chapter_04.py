@@ -1,6 +1,35 @@
 """Answers to the exercises of chapter 04 that its checks must take, and some they must refuse."""
 
 RIGHT = {
+    0: [
+        "from nanogpt.speculative import verify_candidates as my_verify",
+        """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    current = torch.tensor([[current_token]])
+    idx = torch.cat([current, torch.tensor(candidates)[None]], dim=1)
+    logits, loss, cache = target(idx, past_kvs=past_kvs)
+    return [sampling.probs(row) for row in logits.squeeze(0)], cache
+""",
+        # mask and positions by hand, numpy, another type of number
+        """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    tokens = [current_token] + list(candidates)
+    T, P = len(tokens), cache_length(past_kvs)
+    mask = torch.tensor([[j <= P + i for j in range(P + T)] for i in range(T)])
+    pos = torch.arange(P, P + T)
+    logits, _, cache = target(torch.tensor([tokens]), None, pos, past_kvs, mask)
+    rows = np.empty((T, logits.shape[-1]), dtype=np.float32)
+    for i in range(T):
+        rows[i] = sampling.probs(logits[0, i]).numpy()
+    return rows, cache
+""",
+        # the layers and the last one called by themselves
+        """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    hidden, cache = target.trunk(torch.tensor([(current_token, *candidates)]), None, past_kvs)
+    return [sampling.probs(target.lm_head(hidden))[0], cache]
+""",
+    ],
     1: [
         """
 def my_free_tokens(bytes_each, bandwidth, flops):
@@ -64,6 +93,121 @@ def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling
 }
 
 WRONG = {
+    0: [
+        (  # a pass for each question
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    rows = []
+    for token in [current_token, *candidates]:
+        logits, _, past_kvs = target(torch.tensor([[token]]), past_kvs=past_kvs)
+        rows.append(sampling.probs(logits[0, -1]))
+    return torch.stack(rows), past_kvs
+""",
+            "5 passes: all 5 tokens are known, one will do",
+        ),
+        (  # without the current token
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([candidates]), past_kvs=past_kvs)
+    return sampling.probs(logits[0]), cache
+""",
+            "shape (4, 7), not (K+1, V) = (5, 7)",
+        ),
+        (  # the batch of one still there
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    return sampling.probs(logits), cache
+""",
+            "shape (1, 5, 7), not (K+1, V) = (5, 7)",
+        ),
+        (  # only the last row, as plain decoding takes it
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    return sampling.probs(logits[:, -1]), cache
+""",
+            "shape (1, 7), not (K+1, V) = (5, 7)",
+        ),
+        (  # the row of a guess, not the row before it
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    rows = (torch.arange(len(candidates) + 1) + 1).clamp(max=len(candidates))
+    return sampling.probs(logits[0, rows]), cache
+""",
+            "it is p one token further on",
+        ),
+        (  # no cache
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]))
+    return sampling.probs(logits[0]), cache
+""",
+            "the pass did not see the cache",
+        ),
+        (  # logits, not probabilities
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    return logits[0], cache
+""",
+            "it is not in probabilities",
+        ),
+        (  # a softmax that forgets temperature and top-k
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    return torch.softmax(logits[0], dim=-1), cache
+""",
+            "`sampling` was not asked",
+        ),
+        (  # positions from 0
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    idx = torch.tensor([[current_token, *candidates]])
+    pos = torch.arange(idx.shape[1])
+    logits, _, cache = target(idx, pos=pos, past_kvs=past_kvs)
+    return sampling.probs(logits[0]), cache
+""",
+            "look at the tokens, positions and mask you gave",
+        ),
+        (  # no causal mask: row 0 sees the guesses
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    idx = torch.tensor([[current_token, *candidates]])
+    mask = torch.ones(idx.shape[1], cache_length(past_kvs) + idx.shape[1], dtype=torch.bool)
+    logits, _, cache = target(idx, past_kvs=past_kvs, attn_mask=mask)
+    return sampling.probs(logits[0]), cache
+""",
+            "row 0 is not p after the current token and 0 candidates",
+        ),
+        (  # the cache from before
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    idx = torch.tensor([[current_token, *candidates]])
+    return sampling.probs(target(idx, past_kvs=past_kvs)[0][0]), past_kvs
+""",
+            "the cache that came back holds 3 tokens, not 8",
+        ),
+        (  # in the caller's list
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    candidates.insert(0, current_token)
+    logits, _, cache = target(torch.tensor([candidates]), past_kvs=past_kvs)
+    return sampling.probs(logits[0]), cache
+""",
+            "the caller's list of candidates is changed",
+        ),
+        (
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    return sampling.probs(logits[0])
+""",
+            "return two things",
+        ),
+    ],
     1: [
         (  # a multiplication and an addition are two operations
             """

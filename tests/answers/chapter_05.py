@@ -1,6 +1,78 @@
-"""Answers to the exercises of chapter 05 that its checks must take, and some they must refuse."""
+"""Answers to the turn (0) and exercises of chapter 05 that must pass, and some that must not."""
+
+ACCEPT = """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    for i, x in enumerate(candidates):
+        p, q = target_probs[i], draft_probs[i]
+        if not rng.bernoulli(min(1.0, float(p[x] / q[x]))):
+            left = (p - q).clamp(min=0)
+            return [*candidates[:i], rng.categorical(left / left.sum())]
+    return [*candidates, rng.categorical(target_probs[len(candidates)])]
+"""
+
+
+def accept(old, new):
+    """The right rule with one place changed."""
+    assert ACCEPT.count(old) == 1, old
+    return ACCEPT.replace(old, new)
+
 
 RIGHT = {
+    0: [
+        "from nanogpt.speculative import accept_reject as my_accept_reject",
+        # plain Python, and tuples
+        """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    emitted = ()
+    for x, q, p in zip(candidates, draft_probs.tolist(), target_probs.tolist()):
+        if rng.bernoulli(min(1, p[x] / q[x])):
+            emitted += (x,)
+            continue
+        left = [max(0, p_y - q_y) for p_y, q_y in zip(p, q)]
+        return (*emitted, rng.categorical([x / sum(left) for x in left]))
+    return (*emitted, rng.categorical(target_probs[-1]))
+""",
+        # everything is drawn first, as on a GPU: what would replace each guess, then the coins
+        """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    K = len(candidates)
+    bonus = rng.categorical(target_probs[K])
+    left = (target_probs[:K] - draft_probs).clamp(min=0)
+    empty = left.sum(dim=-1, keepdim=True) == 0
+    left = torch.where(empty, target_probs[:K], left)
+    instead = [rng.categorical(row / row.sum()) for row in left]
+    picked = torch.tensor(candidates, dtype=torch.int64)[:, None]
+    ratios = (target_probs[:K].gather(1, picked) / draft_probs.gather(1, picked))[:, 0]
+    kept = [rng.bernoulli(min(1.0, ratio)) for ratio in ratios.tolist()]
+    n = kept.index(False) if False in kept else K
+    return [*candidates[:n], instead[n] if n < K else bonus]
+""",
+        # without a coin: a draw from (accepted, rejected); NumPy in float32
+        """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    q, p = draft_probs.float().numpy(), target_probs.float().numpy()
+    emitted = []
+    for i, x in enumerate(candidates):
+        accepted = min(1.0, float(p[i, x] / q[i, x]))
+        if rng.categorical(np.array([accepted, 1 - accepted])) == 1:
+            left = np.maximum(p[i] - q[i], 0)
+            emitted.append(torch.tensor(rng.categorical(left / left.sum())))
+            return np.array(emitted)
+        emitted.append(x)
+    return np.array([*emitted, rng.categorical(p[len(candidates)])])
+""",
+        # coin · q < p, and the residual as it is, through its running sum
+        """
+def my_accept_reject(candidates, draft_probs, target_probs, rng, i=0):
+    if i == len(candidates):
+        return [rng.categorical(target_probs[i])]
+    x, p, q = candidates[i], target_probs[i], draft_probs[i]
+    if p[x] >= q[x] or rng.bernoulli((p[x] / q[x]).item()):
+        return [x] + my_accept_reject(candidates, draft_probs, target_probs, rng, i + 1)
+    left = torch.relu(p - q)
+    return [rng.categorical(left.div_(left.sum()))]
+""",
+    ],
     1: [
         # as NumPy, with a while loop, and a list of tensors' numbers
         """
@@ -53,32 +125,62 @@ def my_accept_sure(candidates, target_probs, rng):
     return tuple(emitted)
 """,
     ],
-    3: [
-        """
-def my_samples_needed(p, bias):
-    return np.ceil(16 * p * (1 - p) / bias**2).astype(int)
-""",
-        """
-def my_samples_needed(p, bias):
-    low, high = 1, 2
-    while bias < 4 * (p * (1 - p) / high) ** 0.5:
-        high *= 2
-    while low < high:
-        middle = (low + high) // 2
-        if bias < 4 * (p * (1 - p) / middle) ** 0.5:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-""",
-        """
-def my_samples_needed(p, bias):
-    return np.ceil((4 / bias) ** 2 * p * (1 - p))
-""",
-    ],
 }
 
 WRONG = {
+    0: [
+        (accept("rng.categorical(left / left.sum())", "rng.categorical(p)"), "looks drawn from p"),
+        (accept("rng.categorical(left / left.sum())", "rng.categorical(q)"), "looks drawn from q"),
+        (accept("p[x] / q[x]", "q[x] / p[x] if p[x] else 0"), "which is q/p; the rule says p/q"),
+        (accept("(p - q)", "(q - p)"), "looks drawn from max(0, q - p)"),
+        (accept("left / left.sum()", "left"), "divide them by their sum"),
+        (accept("min(1.0, float(p[x] / q[x]))", "float(p[x] / q[x])"), "it must be in [0, 1]"),
+        (accept(", rng.categorical(target_probs[len(candidates)])]", "]"), "it is missing"),
+        (accept("target_probs[len(candidates)]", "target_probs[len(candidates) - 1]"), "wrong row"),
+        (
+            accept(
+                "rng.categorical(target_probs[len(candidates)])",
+                "int(target_probs[len(candidates)].argmax())",
+            ),
+            "the likeliest one is no draw",
+        ),
+        (
+            accept("[*candidates[:i], rng", "[*candidates[:i], x, rng"),
+            "its first guess stays with 1.00; the rule says 0.00",
+        ),
+        (  # keeps the rejected guess, and ends there
+            accept("[*candidates[:i], rng.categorical(left / left.sum())]", "candidates[: i + 1]"),
+            "must not stay in the text",
+        ),
+        (  # goes on after a rejection
+            """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    emitted = []
+    for x, p, q in zip(candidates, target_probs, draft_probs):
+        if rng.bernoulli(min(1.0, float(p[x] / q[x]))):
+            emitted.append(x)
+        else:
+            left = (p - q).clamp(min=0)
+            emitted.append(rng.categorical(left / left.sum()))
+    return [*emitted, rng.categorical(target_probs[-1])]
+""",
+            "a round ends with the first rejection",
+        ),
+        (  # one coin for the whole block
+            """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    at = range(len(candidates))
+    ratios = [float(target_probs[i, x] / draft_probs[i, x]) for i, x in zip(at, candidates)]
+    if rng.bernoulli(min([1.0, *ratios])):
+        return [*candidates, rng.categorical(target_probs[len(candidates)])]
+    left = (target_probs[0] - draft_probs[0]).clamp(min=0)
+    return [rng.categorical(left / left.sum())]
+""",
+            "its first guess stays with 0.33; the rule says 0.60",
+        ),
+        (accept("(p - q)", "p.sub_(q)"), "changed in place"),
+        (accept("    return [*candidates, rng", "    [*candidates, rng"), "nothing came back"),
+    ],
     1: [
         (  # without the target's own token after the guesses
             """
@@ -145,36 +247,6 @@ def my_accept_sure(candidates, target_probs, rng):
     return [*candidates, rng.categorical(target_probs[len(candidates) - 1])]
 """,
             "comes with probability",
-        ),
-    ],
-    3: [
-        (  # two standard errors
-            """
-def my_samples_needed(p, bias):
-    return int(np.ceil(4 * p * (1 - p) / bias**2))
-""",
-            "make it 2.003 standard errors, short of four",
-        ),
-        (  # rounded down
-            """
-def my_samples_needed(p, bias):
-    return int(16 * p * (1 - p) / bias**2)
-""",
-            "414 samples make it 3.996 standard errors, short of four",
-        ),
-        (
-            """
-def my_samples_needed(p, bias):
-    return 16 * p * (1 - p) / bias**2
-""",
-            "is no whole number",
-        ),
-        (  # the variance where the standard deviation belongs
-            """
-def my_samples_needed(p, bias):
-    return int(np.ceil((4 * p * (1 - p) / bias) ** 2))
-""",
-            "standard errors, short of four",
         ),
     ],
 }

@@ -1,6 +1,37 @@
 """Answers to the exercises of chapter 06 that its checks must take, and some they must refuse."""
 
 RIGHT = {
+    0: [
+        "from nanogpt.cache import trim_kv_cache as my_trim",
+        """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    trimmed = []
+    for layer in new_kvs:
+        heads = []
+        for k, v in layer:
+            keep = cache_len_before_verify + num_emitted
+            heads.append((k[:, :keep, :].clone(), v[:, :keep, :].clone()))
+        trimmed.append(heads)
+    return trimmed
+""",
+        # from the other end: what goes, not what stays
+        """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    K = cache_length(new_kvs) - cache_len_before_verify - 1
+    goes = K - (num_emitted - 1)
+    def cut(t):
+        return t[:, :-goes] if goes else t
+    return tuple(tuple((cut(k), cut(v)) for k, v in layer) for layer in new_kvs)
+""",
+        # by hand, entry for entry, in numpy
+        """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    def kept(t):
+        stays = range(cache_len_before_verify + num_emitted)
+        return torch.cat([t.narrow(1, i, 1) for i in stays], dim=1).numpy()
+    return [[[kept(t) for t in head] for head in layer] for layer in new_kvs]
+""",
+    ],
     1: [
         """
 def my_wasted_share(rounds):
@@ -19,26 +50,6 @@ def my_wasted_share(rounds):
 """,
     ],
     2: [
-        """
-def my_entries_that_stay(cached, context):
-    import os
-    return len(os.path.commonprefix([list(cached), list(context[:-1])]))
-""",
-        """
-def my_entries_that_stay(cached, context):
-    n = min(len(cached), len(context) - 1)
-    while cached[:n] != context[:n]:
-        n -= 1
-    return n
-""",
-        """
-def my_entries_that_stay(cached, context):
-    n = min(len(cached), len(context) - 1)
-    same = torch.tensor(cached[:n]) == torch.tensor(context[:n])
-    return same.int().cumprod(dim=0).sum()
-""",
-    ],
-    3: [
         """
 def my_visible(num_emitted, P, K):
     mask = torch.zeros(len(num_emitted), P + K + 1, dtype=torch.bool)
@@ -59,6 +70,97 @@ def my_visible(num_emitted, P, K):
 }
 
 WRONG = {
+    0: [
+        (  # the last emitted token has no entry
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted + 1
+    return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+""",
+            "a rejected guess stays",
+        ),
+        (  # only the accepted guesses, without the current token
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted - 1
+    return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+""",
+            "an entry of the text is lost",
+        ),
+        (  # nothing at all
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    return new_kvs
+""",
+            "nothing is cut off",
+        ),
+        (  # the new entries alone
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    return tuple(tuple((k[:, :num_emitted], v[:, :num_emitted]) for k, v in x) for x in new_kvs)
+""",
+            "k of layer 0, head 0 is (2, 2, 3), not (2, 5, 3): those from before the round",
+        ),
+        (  # the last ones, not the first
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    return tuple(tuple((k[:, -keep:], v[:, -keep:]) for k, v in layer) for layer in new_kvs)
+""",
+            "the entries in k of layer 0, head 0 are not the first 5",
+        ),
+        (  # rows of the batch in place of entries
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    return tuple(tuple((k[:keep], v[:keep]) for k, v in layer) for layer in new_kvs)
+""",
+            "k of layer 0, head 0 is (2, 8, 3), not (2, 5, 3)",
+        ),
+        (  # the keys alone
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    return tuple(tuple((k[:, :keep], v) for k, v in layer) for layer in new_kvs)
+""",
+            "v of layer 0, head 0 is (2, 8, 3), not (2, 5, 3)",
+        ),
+        (  # the first layer alone
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    return (tuple((k[:, :keep], v[:, :keep]) for k, v in new_kvs[0]),)
+""",
+            "8 tensors are due, not 4",
+        ),
+        (  # erased, not cut off: a 0 is an entry, too
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    for layer in new_kvs:
+        for k, v in layer:
+            k[:, cache_len_before_verify + num_emitted :] = 0
+            v[:, cache_len_before_verify + num_emitted :] = 0
+    return new_kvs
+""",
+            "the cache that it was given changed",
+        ),
+        (  # from the other end, where 0 is no end
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    goes = cache_length(new_kvs) - cache_len_before_verify - num_emitted
+    return tuple(tuple((k[:, :-goes], v[:, :-goes]) for k, v in layer) for layer in new_kvs)
+""",
+            "5 emitted: k of layer 0, head 0 is (2, 0, 3), not (2, 8, 3): nothing is left",
+        ),
+        (
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+""",
+            "nothing came back",
+        ),
+    ],
     1: [
         (  # counts the target's own token as an accepted guess
             """
@@ -86,34 +188,6 @@ def my_wasted_share(rounds):
         ),
     ],
     2: [
-        (  # the last token of the context must be passed again
-            """
-def my_entries_that_stay(cached, context):
-    same = 0
-    for old, new in zip(cached, context):
-        if old != new:
-            break
-        same += 1
-    return same
-""",
-            "cached [1, 2, 3], context [1, 2, 3]: 3, not 2",
-        ),
-        (  # counts equal tokens after the first difference, too
-            """
-def my_entries_that_stay(cached, context):
-    return sum(old == new for old, new in zip(cached, context[:-1]))
-""",
-            "cached [7, 2, 3], context [1, 2, 3]: 1, not 0",
-        ),
-        (  # trusts the length
-            """
-def my_entries_that_stay(cached, context):
-    return min(len(cached), len(context) - 1)
-""",
-            "cached [7, 2, 3], context [1, 2, 3]: 2, not 0",
-        ),
-    ],
-    3: [
         (  # one too many
             """
 def my_visible(num_emitted, P, K):

@@ -1,75 +1,63 @@
-"""Answers to the exercises of chapter 07 that its checks must take, and some they must refuse."""
+"""Answers to the turn (0) and exercises of chapter 07 that must pass, and some that must not."""
 
-HEAD = """
-def my_generate(
-    target, draft, prompt_tokens, max_new_tokens, K, sampling, rng=None, stop_token=None
-):
-    rng = rng or RandomSource(0)
-"""
-
-LOOP = (
-    HEAD
-    + """
-    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
-    while not text.done:
-        text.restart_if_full()
-        k = min(K, text.room)
-        candidates, q = draft_tokens(draft, text.tokens, k, sampling, rng)
-        p, new_kvs = verify_candidates(target, text.tokens[-1], candidates, text.past_kvs, sampling)
+LOOP = """
+def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
+    tokens, end = list(prompt_tokens), len(prompt_tokens) + max_new_tokens
+    past_kvs = prefill(target, tokens[:-1])
+    while len(tokens) < end:
+        cache_len = cache_length(past_kvs)
+        k = min(K, end - len(tokens) - 1)
+        candidates, q = draft_tokens(draft, tokens, k, sampling, rng)
+        p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling)
         emitted = accept_reject(candidates, q, p, rng)
-        past_kvs = trim_kv_cache(new_kvs, len(emitted), text.cache_len)
-        text.take(Round(candidates, q, p, emitted, text.cache_len), past_kvs)
-    return text.generation()
+        past_kvs = trim_kv_cache(new_kvs, len(emitted), cache_len)
+        tokens += emitted
+    return tokens[len(prompt_tokens) :]
 """
-)
 
 
 def loop(old, new):
-    """The right loop with one line changed."""
+    """The right loop with one place changed."""
     assert LOOP.count(old) == 1, old
     return LOOP.replace(old, new)
 
 
 RIGHT = {
-    1: [
-        # loose names instead of a Text
-        HEAD
-        + """
-    from nanogpt.generate import restart
-    block_size = target.config.block_size
-    tokens = list(prompt_tokens)[-block_size:]
-    past_kvs, new_tokens, rounds = prefill(target, tokens[:-1]), [], []
-    prefills = int(past_kvs is not None)
-    while len(new_tokens) < max_new_tokens and stop_token not in new_tokens:
-        if cache_length(past_kvs) == block_size:
-            past_kvs, prefills = restart(target, tokens), prefills + 1
-        cache_len = cache_length(past_kvs)
-        k = min(K, max_new_tokens - len(new_tokens) - 1, block_size - cache_len - 1)
-        candidates, q = draft_tokens(draft, tokens, k, sampling, rng)
-        p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling)
-        emitted = accept_reject(candidates, q, p, rng)
-        past_kvs = trim_kv_cache(new_kvs, len(emitted), cache_len)
-        rounds.append(Round(candidates, q, p, emitted, cache_len))
-        for token in emitted:
-            tokens.append(token)
-            new_tokens.append(token)
-            if token == stop_token:
-                break
-    return Generation(new_tokens, rounds, prefills)
-""",
-        # drafts by hand, and asks for p row by row
-        loop(
-            "        candidates, q = draft_tokens(draft, text.tokens, k, sampling, rng)\n",
-            """
-        candidates, rows = [], []
-        for _ in range(k):
-            rows.append(sampling.of_probs(draft.get_probs(text.tokens + candidates)))
+    0: [
+        "from nanogpt.speculative import speculative_generate as my_speculative_generate",
+        LOOP,
+        # always K guesses, and the text cut at the end; drafts and trims by hand
+        """
+def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
+    tokens, made, cache = list(prompt_tokens), [], prefill(target, prompt_tokens[:-1])
+    while len(made) < max_new_tokens:
+        rows, candidates, held = [], [], len(tokens) - 1
+        for _ in range(K):
+            rows.append(sampling.of_probs(draft.get_probs([*tokens, *candidates])))
             candidates.append(rng.categorical(rows[-1]))
-        q = torch.stack(rows) if rows else torch.empty(0, draft.vocab_size).double()
+        p, cache = verify_candidates(target, tokens[-1], candidates, cache, sampling)
+        emitted = accept_reject(candidates, torch.stack(rows), p, rng)
+        n = held + len(emitted)
+        cache = tuple(tuple((k[:, :n], v[:, :n]) for k, v in layer) for layer in cache)
+        made, tokens = made + emitted, tokens + emitted
+    return tuple(made[:max_new_tokens])
 """,
-        ),
+        # one round per call, the cache made anew each time; a tensor comes back
+        """
+def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
+    if max_new_tokens == 0:
+        return torch.tensor([], dtype=torch.int64)
+    tokens = torch.tensor(prompt_tokens).tolist()
+    candidates, q = draft_tokens(draft, tokens, min(K, max_new_tokens - 1), sampling, rng)
+    kvs = prefill(target, tokens[:-1])
+    p, _ = verify_candidates(target, tokens[-1], candidates, kvs, sampling)
+    emitted = accept_reject(candidates, q, p, rng)
+    left = max_new_tokens - len(emitted)
+    rest = my_speculative_generate(target, draft, tokens + emitted, left, K, sampling, rng)
+    return torch.cat([torch.tensor(emitted), rest])
+""",
     ],
-    2: [
+    1: [
         """
 def my_unseen(rounds):
     drafted = unseen = 0
@@ -86,7 +74,7 @@ def my_unseen(rounds):
     return torch.tensor([len(r.candidates) - r.n_examined for r in rounds]).sum() / drafted
 """,
     ],
-    3: [
+    2: [
         """
 def my_until_stop(emitted, stop_tokens):
     first = [i for i, token in enumerate(emitted) if token in stop_tokens]
@@ -101,40 +89,47 @@ def my_until_stop(emitted, stop_tokens):
 }
 
 WRONG = {
-    1: [
-        (  # a rejected guess stays in the cache
-            loop(
-                "trim_kv_cache(new_kvs, len(emitted),", "trim_kv_cache(new_kvs, len(emitted) + 1,"
-            ),
-            "the cache holds",
-        ),
+    0: [
         (  # the current token's entry is lost
-            loop(
-                "trim_kv_cache(new_kvs, len(emitted),", "trim_kv_cache(new_kvs, len(emitted) - 1,"
-            ),
-            "the cache holds",
+            loop("len(emitted), cache_len", "len(emitted) - 1, cache_len"),
+            "one entry is missing: the current token's stays, too",
         ),
-        (  # drafts past the window
-            loop("min(K, text.room)", "min(K, text.end - len(text.tokens) - 1)"),
-            "run past the window",
+        (  # a rejected guess stays in the cache
+            loop("len(emitted), cache_len", "len(emitted) + 1, cache_len"),
+            "what did the trim keep?",
         ),
-        (  # forgets that the target adds a token of its own
-            loop(
-                "min(K, text.room)",
-                "min(K, text.end - len(text.tokens), text.block_size - text.cache_len - 1)",
-            ),
-            "differs from the target's own",
+        (
+            loop("trim_kv_cache(new_kvs, len(emitted), cache_len)", "new_kvs"),
+            "what did the trim keep?",
         ),
+        (loop("prefill(target, tokens[:-1])", "prefill(target, tokens)"), "has it already"),
+        (  # the pass begins with the wrong token
+            loop("target, tokens[-1], cand", "target, prompt_tokens[-1], cand"),
+            "the last token so far comes first",
+        ),
+        (loop("end - len(tokens) - 1", "end - len(tokens)"), "a round of k candidates emits up to"),
+        (
+            loop("while len(tokens) < end:", "while len(tokens) < end - 1:"),
+            "11 tokens came where 12 were asked for",
+        ),
+        (loop("return tokens[len(prompt_tokens) :]", "return tokens"), "the prompt came back"),
+        (loop("    return tokens[len(prompt_tokens) :]\n", ""), "nothing came back"),
+        (  # forgets the bonus token and the replacement
+            loop("tokens += emitted", "tokens += emitted[:-1] or emitted"),
+            "the last token so far comes first",
+        ),
+        (loop("        tokens += emitted\n", ""), "does the text grow in every round?"),
+        (  # no candidates, so one pass a token
+            loop("k = min(K, end - len(tokens) - 1)", "k = 0"),
+            "one pass checks all candidates",
+        ),
+        (loop("past_kvs, sampling)", "past_kvs, Sampling())"), "greedy, the text is"),
         (  # the same random numbers in every round
-            loop("reject(candidates, q, p, rng)", "reject(candidates, q, p, RandomSource(0))"),
-            "the output is not the target's",
-        ),
-        (  # goes on after the stop
-            loop("max_new_tokens, stop_token)", "max_new_tokens)"),
-            "stop token 0: the text is",
+            loop("(candidates, q, p, rng)", "(candidates, q, p, RandomSource(0))"),
+            "do all draws come from rng",
         ),
     ],
-    2: [
+    1: [
         (  # a full acceptance emits one more than it has candidates
             """
 def my_unseen(rounds):
@@ -152,7 +147,7 @@ def my_unseen(rounds):
             "the three rounds by hand: 0.500 instead of 0.333",
         ),
     ],
-    3: [
+    2: [
         (  # without the stop token itself
             """
 def my_until_stop(emitted, stop_tokens):

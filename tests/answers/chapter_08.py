@@ -1,6 +1,59 @@
 """Chapter 08: right answers that its checks must take, and wrong ones that they must refuse."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.checks import check_lossless as my_check
+""",
+        """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+
+    def own(rng):
+        return tuple(autoregressive_generate(target, [0, 1], 3, Sampling(), rng).tokens)
+
+    def made(rng):
+        return tuple(generate(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens)
+
+    off = total_variation(enumerate_outcomes(made), enumerate_outcomes(own))
+    if off > 1e-9:
+        raise AssertionError(f"off by {off}")
+""",
+        """
+def my_check(generate):
+    # text by text, the target's p multiplied by hand, with a prompt of one token
+    target = toy_target(3, 8, seed=1)
+    draft = TableDraft([[0.2, 0.5, 0.3], [0.6, 0.2, 0.2], [0.1, 0.1, 0.8]])
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            generate(target, draft, [2], 3, K=2, sampling=Sampling(0.8), rng=rng).tokens
+        )
+    )
+    for text in itertools.product(range(3), repeat=3):
+        right, tokens = 1.0, [2]
+        for token in text:
+            p = torch.softmax(target(torch.tensor([tokens]))[0][0, -1] / 0.8, dim=-1)
+            right, tokens = right * float(p[token]), [*tokens, token]
+        assert abs(got.get(text, 0.0) - right) < 1e-8, (text, got.get(text), right)
+    return got
+""",
+        """
+def my_check(generate):
+    # several K, the even draft, and the largest difference instead of the total variation
+    target, draft = toy_target(3, 8, seed=2), TableDraft([[1 / 3] * 3] * 3)
+
+    def run(decode):
+        return enumerate_outcomes(lambda rng: str(decode(rng).tokens))
+
+    right = run(lambda rng: autoregressive_generate(target, [0, 1], 3, rng=rng))
+    for K in (1, 2, 3):
+        got = run(lambda rng: generate(target, draft, [0, 1], 3, K, rng=rng))
+        assert set(got) <= set(right), "texts that cannot come"
+        for text in right:
+            if not abs(right[text] - got.get(text, 0)) < 1e-10:
+                raise AssertionError(text)
+""",
+    ],
     1: [
         """
 def my_two_samples(counts_a, counts_b):
@@ -85,33 +138,93 @@ def my_stop_check(generate):
             assert made.tokens == right, (prompt, stop)
 """,
     ],
-    3: [
-        """
-def my_smallest_suite(caught):
-    names, best = list(caught), None
-    everything = set().union(*caught.values())
-    for bits in range(2 ** len(names)):
-        suite = [name for i, name in enumerate(names) if bits >> i & 1]
-        if set().union(*(caught[name] for name in suite)) == everything:
-            if best is None or len(suite) < len(best):
-                best = suite
-    return best
-""",
-        """
-def my_smallest_suite(caught):
-    def cover(missing):
-        if not missing:
-            return ()
-        bug = min(missing)  # one of the checks that catch this bug must be in the suite
-        suites = [(name, *cover(missing - caught[name])) for name in caught if bug in caught[name]]
-        return min(suites, key=len)
-
-    return set(cover(set().union(*caught.values())))
-""",
-    ],
 }
 
 WRONG = {
+    0: [
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    for seed in range(20):  # the same seed need not give the same text
+        right = speculative_generate(target, draft, [0, 1], 6, 2, Sampling(), RandomSource(seed))
+        made = generate(target, draft, [0, 1], 6, 2, Sampling(), RandomSource(seed))
+        assert made.tokens == right.tokens, "another text"
+""",
+            "your check refuses a decoder that drafts nothing, which is right",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(7, 8), random_draft(7)
+    for K in (1, 2, 5):
+        right = autoregressive_generate(target, [0, 1], 20, Sampling(0)).tokens
+        assert generate(target, draft, [0, 1], 20, K, Sampling(0)).tokens == right
+""",
+            "your check passes the decoder that resamples from p: does chance decide its texts",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+
+    def own(rng):
+        return tuple(autoregressive_generate(target, [0, 1], 3, Sampling(), rng).tokens)
+
+    def made(rng):
+        return tuple(generate(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens)
+
+    return total_variation(enumerate_outcomes(made), enumerate_outcomes(own)) < 1e-9
+""",
+            "it returned False, but a check must raise",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    one = enumerate_outcomes(  # with one token asked for, nothing is drafted
+        lambda rng: tuple(generate(target, draft, [0, 1], 1, 4, Sampling(), rng).tokens)
+    )
+    assert total_variation(one, exact_continuations(target, 1, Sampling())) < 1e-9
+""",
+            "is anything drafted",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    two = enumerate_outcomes(  # K = 2, but two tokens leave room for one guess only
+        lambda rng: tuple(generate(target, draft, [0, 1], 2, 2, Sampling(), rng).tokens)
+    )
+    assert total_variation(two, exact_continuations(target, 2, Sampling())) < 1e-9
+""",
+            "at the second candidate only: a round drafts at most one token fewer",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    made = enumerate_outcomes(
+        lambda rng: tuple(generate(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens)
+    )
+    assert made == exact_continuations(target, 3, Sampling())  # to the last bit
+""",
+            "your check refuses speculative_generate, which is right",
+        ),
+        (
+            """
+def my_check(generate):
+    target, rng, counts = toy_target(3, 8, seed=1), RandomSource(0), {}
+    for _ in range(30):  # far too few
+        made = generate(target, random_draft(3), [0, 1], 3, 2, Sampling(), rng)
+        counts[tuple(made.tokens)] = counts.get(tuple(made.tokens), 0) + 1
+    exact = exact_continuations(target, 3, Sampling())
+    for text, seen in counts.items():
+        assert abs(seen / 30 - exact[text]) < 0.3
+""",
+            "your check passes the decoder that resamples from p",
+        ),
+    ],
     1: [
         (
             """
@@ -206,45 +319,6 @@ def my_stop_check(generate):
             assert run(seed, stop) == (free[: free.index(stop) + 1] if stop in free else free)
 """,
             "bug 32",
-        ),
-    ],
-    3: [
-        (
-            """
-def my_smallest_suite(caught):
-    suite, missing = set(), set().union(*caught.values())
-    while missing:  # always the check that catches most of what is missing
-        best = max(caught, key=lambda name: len(caught[name] & missing))
-        suite.add(best)
-        missing -= caught[best]
-    return suite
-""",
-            "2 checks are enough, not 3",
-        ),
-        (
-            """
-def my_smallest_suite(caught):
-    return set(caught)
-""",
-            "checks are enough",
-        ),
-        (
-            """
-def my_smallest_suite(caught):
-    return {max(caught, key=lambda name: len(caught[name]))}
-""",
-            "misses",
-        ),
-        (
-            """
-def my_smallest_suite(caught):
-    everything = set().union(*caught.values())
-    for size in range(len(caught) + 1):
-        for names in itertools.combinations(caught, size):
-            if set().union(*(caught[name] for name in names)) == everything:
-                return size  # how many, not which
-""",
-            "return names out of",
         ),
     ],
 }

@@ -1,6 +1,35 @@
 """Chapter 09: right answers that its checks must take, and wrong ones that they must refuse."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.theory import expected_tokens as my_expected_tokens
+""",
+        """
+def my_expected_tokens(alpha, K):
+    tokens, reached = 1, 1
+    for _ in range(K):
+        reached *= alpha
+        tokens += reached
+    return tokens
+""",
+        """
+def my_expected_tokens(alpha, K):
+    # over outcomes: n tokens where candidate n is the first to be rejected, K + 1 if none is
+    stopped = sum((i + 1) * alpha**i * (1 - alpha) for i in range(K))
+    return stopped + (K + 1) * alpha**K
+""",
+        """
+def my_expected_tokens(alpha, K):
+    return torch.tensor(float(alpha)).pow(torch.arange(K + 1)).sum()  # in float32
+""",
+        """
+def my_expected_tokens(alpha, K):
+    import numpy as np
+
+    return np.polyval(np.ones(K + 1), alpha)
+""",
+    ],
     1: [
         """
 def my_alpha(tokens, K):
@@ -50,33 +79,70 @@ def my_dearest_draft(alpha, K, verify_cost=1.0, rest=0.0):
     return np.clip((powers.sum() - verify_cost - rest) / K, 0, None)
 """,
     ],
-    3: [
-        """
-def my_most_texts(machine, weight_bytes, K):
-    texts = 0
-    while True:
-        arithmetic = pass_flops(1, (texts + 1) * (K + 1)) / machine.flops
-        reading = pass_bytes(1, weight_bytes) / machine.bandwidth
-        if arithmetic > reading * (1 + 1e-12):
-            return texts
-        texts += 1
-""",
-        """
-def my_most_texts(machine, weight_bytes, K):
-    # the intensity of n texts, 2 n (K + 1) / weight_bytes, may reach the ridge
-    return machine.ridge * weight_bytes // (2 * (K + 1))
-""",
-        """
-def my_most_texts(machine, weight_bytes, K):
-    def fits(n):
-        return arithmetic_intensity(n * (K + 1), weight_bytes) <= machine.ridge
-
-    return max((n for n in range(1, 2000) if fits(n)), default=0)
-""",
-    ],
 }
 
 WRONG = {
+    0: [
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return sum(alpha**i for i in range(K + 1)) + alpha**K
+""",
+            "the bonus token is counted twice",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return sum(alpha**i for i in range(K + 2))
+""",
+            "one term too many",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return sum(alpha**i for i in range(1, K + 1))
+""",
+            "the target adds one token of its own",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return K if alpha == 1 else (1 - alpha**K) / (1 - alpha)
+""",
+            "one term too few",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return (1 - alpha ** (K + 1)) / (1 - alpha)
+""",
+            "α = 1.0, K = 4: a division by zero, but the mean is 5.0",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return 1 + K * alpha
+""",
+            "even where an earlier one was rejected",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    tokens = 1.0
+    for i in range(K):
+        tokens += alpha ** (i + 1)
+""",
+            "it returns nothing",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    a = torch.tensor(float(alpha), dtype=torch.float64)
+    return (1 - a ** (K + 1)) / (1 - a)  # 0 / 0 is nan in torch, and raises nothing
+""",
+            "α = 1.0, K = 4: nan",
+        ),
+    ],
     1: [
         (
             """
@@ -148,36 +214,6 @@ def my_dearest_draft(alpha, K, verify_cost=1.0, rest=0.0):
     return max(0.0, expected_tokens(alpha, K) - verify_cost - rest)  # of a round, not a token
 """,
             "K = 4",
-        ),
-    ],
-    3: [
-        (
-            """
-def my_most_texts(machine, weight_bytes, K):
-    return int(machine.ridge / (K + 1))  # right for weights of two bytes only
-""",
-            "4 bytes",
-        ),
-        (
-            """
-def my_most_texts(machine, weight_bytes, K):
-    return int(machine.ridge * weight_bytes / 2 / K + 1e-9)  # the current token forgotten
-""",
-            "K = 1: 10, not 5",
-        ),
-        (
-            """
-def my_most_texts(machine, weight_bytes, K):
-    return max(1, int(machine.ridge * weight_bytes / 2 / (K + 1) + 1e-9))
-""",
-            "K = 12: 1, not 0",
-        ),
-        (
-            """
-def my_most_texts(machine, weight_bytes, K):
-    return int(machine.ridge * weight_bytes / 2)  # tokens, not texts
-""",
-            "K = 1: 10, not 5",
         ),
     ],
 }

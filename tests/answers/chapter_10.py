@@ -1,6 +1,57 @@
-"""Chapter 10: right answers to its exercises, and the wrong ones that its checks must refuse."""
+"""Chapter 10: right answers to its turn and exercises, and wrong ones that must be refused."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.drafts import ngram
+
+
+def my_row(counts, context, letters):
+    chain = [""]
+    while len(chain) <= len(context) and context[-len(chain) :] in counts:
+        chain.append(context[-len(chain) :])
+    sizes = np.array([len(counts[known]) for known in chain])
+    followers = [letters.index(x) for known in chain for x in counts[known]]
+    weights = [n for known in chain for n in counts[known].values()]
+    parents = np.array([0, *range(len(chain) - 1)])
+    table = ngram.back_off(parents, sizes, followers, weights, sizes, len(letters))
+    return dict(zip(letters, table[-1].tolist()))
+""",
+        """
+def my_row(counts, context, letters):
+    if context not in counts:
+        return my_row(counts, context[1:], letters)
+    seen = counts[context]
+    even = {x: Fraction(1, len(letters)) for x in letters}
+    parent = my_row(counts, context[1:], letters) if context else even
+    u = len(seen)
+    return {x: (seen[x] + u * parent[x]) / (sum(seen.values()) + u) for x in letters}
+""",
+        """
+def my_row(counts, context, letters):
+    row = np.full(len(letters), 1 / len(letters))
+    for start in range(len(context), -1, -1):
+        if context[start:] not in counts:
+            break
+        own = np.array([counts[context[start:]].get(x, 0) for x in letters])
+        surprises = np.count_nonzero(own)
+        row = (own + surprises * row) / (own.sum() + surprises)
+    return row
+""",
+        """
+def my_row(counts, context, letters):
+    known = context
+    while known not in counts:
+        known = known[1:]
+    ends = [known[i:] for i in range(len(known), -1, -1)]
+    row = [1 / len(letters) for _ in letters]
+    for end in ends:
+        size = sum(counts[end].values())
+        share = size / (size + len(counts[end]))
+        row = [share * counts[end][x] / size + (1 - share) * q for x, q in zip(letters, row)]
+    return tuple(row)
+""",
+    ],
     1: [
         """
 def my_best_weight(p, copies, q, weights):
@@ -28,33 +79,6 @@ def my_best_weight(p, copies, q, weights):
 """,
     ],
     2: [
-        """
-def my_kept(parents, gains, nodes):
-    kept = {0}
-    for node in sorted(range(len(gains)), key=gains.__getitem__, reverse=True)[:nodes]:
-        while node not in kept:
-            kept.add(node)
-            node = parents[node]
-    return kept
-""",
-        """
-def my_kept(parents, gains, nodes):
-    keep = np.zeros(len(gains), dtype=bool)
-    keep[np.argsort(-np.array(gains))[:nodes]] = True
-    for _ in parents:
-        keep[np.array(parents)[keep]] = True
-    return np.flatnonzero(keep)
-""",
-        """
-def my_kept(parents, gains, nodes):
-    def ancestors(node):
-        return [node] if node == 0 else [node, *ancestors(parents[node])]
-
-    best = torch.topk(torch.tensor(gains, dtype=torch.float), nodes).indices.tolist()
-    return sorted(node for i in best for node in ancestors(i))
-""",
-    ],
-    3: [
         """
 def my_best_row(p):
     ranked = np.vstack([np.sort(p, axis=0), np.ones(p.shape[1])])
@@ -91,6 +115,140 @@ def my_best_row(p):
 }
 
 WRONG = {
+    0: [
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    row = None
+""",
+            "None came back",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    seen = counts[context]
+    even = {x: 1 / len(letters) for x in letters}
+    parent = my_row(counts, context[1:], letters) if context else even
+    u, total = len(seen), sum(seen.values())
+    return {x: (seen[x] + u * parent[x]) / (total + u) for x in letters}
+""",
+            "walk only to what is known",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = sum(seen.values()), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "how many *different* letters followed",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = 1, sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "share is 1;",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    while context not in counts:
+        context = context[1:]
+    seen = counts[context]
+    even = {x: 1 / len(letters) for x in letters}
+    parent = my_row(counts, context[:-1], letters) if context else even
+    u, total = len(seen), sum(seen.values())
+    return {x: (seen[x] + u * parent[x]) / (total + u) for x in letters}
+""",
+            "lacks the newest letter",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u / len(letters)) / (total + u) for x in letters}
+    return row
+""",
+            "mixed with the even row",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / total for x in letters}
+    return row
+""",
+            "the row sums to",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    while context not in counts:
+        context = context[1:]
+    total = sum(counts[context].values())
+    return {x: counts[context][x] / total for x in letters}
+""",
+            "bare counts",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row.get(x, 0)) / (total + u) for x in seen}
+    return row
+""",
+            "no q for the letters",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.setdefault(context[len(context) - n :], Counter())
+        if not seen:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "counts was changed",
+        ),
+    ],
     1: [
         (
             """
@@ -126,47 +284,6 @@ def my_best_weight(p, copies, q, weights):
         ),
     ],
     2: [
-        (
-            """
-def my_kept(parents, gains, nodes):
-    return set(sorted(range(len(gains)), key=lambda i: -gains[i])[:nodes])
-""",
-            "all ancestors",
-        ),
-        (
-            """
-def my_kept(parents, gains, nodes):
-    best = set(sorted(range(len(gains)), key=lambda i: -gains[i])[:nodes])
-    return best | {parents[i] for i in best}
-""",
-            "all ancestors",
-        ),
-        (
-            """
-def my_kept(parents, gains, nodes):
-    kept = set(sorted(range(len(gains)), key=lambda i: -gains[i])[:nodes])
-    for node in list(kept):
-        while node != 0:
-            kept.add(node)
-            node = parents[node]
-    return kept
-""",
-            "[0, 2], not [2]",
-        ),
-        (
-            """
-def my_kept(parents, gains, nodes):
-    kept = set()
-    for node in sorted(range(len(gains)), key=lambda i: -gains[i]):
-        while node not in kept and len(kept) < nodes:
-            kept.add(node)
-            node = parents[node]
-    return kept
-""",
-            "all ancestors",
-        ),
-    ],
-    3: [
         (
             """
 def my_best_row(p):

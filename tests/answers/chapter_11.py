@@ -1,6 +1,39 @@
-"""Chapter 11: right answers to its exercises, and the wrong ones that its checks must refuse."""
+"""Answers to the turn (0) and exercises of chapter 11: right ones of several kinds, wrong ones."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.drafts.transformer import common_prefix
+
+
+def my_rewind(cached, context):
+    kept = common_prefix(cached, context[:-1])
+    return kept, context[kept:]
+""",
+        """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < len(cached) and kept < len(context) - 1 and cached[kept] == context[kept]:
+        kept += 1
+    return [kept, tuple(context[kept:])]
+""",
+        """
+import numpy as np
+
+
+def my_rewind(cached, context):
+    n = min(len(cached), len(context) - 1)
+    same = np.array(cached[:n], dtype=int) == np.array(context[:n], dtype=int)
+    kept = np.cumprod(same).sum()
+    return kept, np.array(context)[kept:]
+""",
+        """
+def my_rewind(cached, context):
+    for kept in range(len(context) - 1, -1, -1):
+        if context[:kept] == cached[:kept]:
+            return torch.tensor(kept), torch.tensor([context[kept:]])
+""",
+    ],
     1: [
         """
 def my_overlap_loss(logits, p):
@@ -45,6 +78,9 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
     return min(needed, default=math.nan)
 """,
         """
+import numpy as np
+
+
 def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
     alpha = np.arange(1_000_001) / 1_000_000
     fastest = np.zeros_like(alpha)
@@ -73,30 +109,125 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
     return alpha + step
 """,
     ],
-    3: [
-        """
-def my_first_reads(rounds):
-    reads = []
-    for before, _ in zip(rounds, rounds[1:]):
-        if before.n_accepted == len(before.candidates):
-            reads.append(2)
-        else:
-            reads.append(1)
-    return reads
-""",
-        """
-def my_first_reads(rounds):
-    return np.array([2 if len(r.emitted) > len(r.candidates) else 1 for r in rounds[:-1]])
-""",
-        """
-def my_first_reads(rounds):
-    for i in range(1, len(rounds)):
-        yield 1 + int(rounds[i - 1].n_accepted >= len(rounds[i - 1].candidates))
-""",
-    ],
 }
 
 WRONG = {
+    0: [
+        (
+            """
+def my_rewind(cached, context):
+    return len(cached), context[len(cached) :] or context[-1:]
+""",
+            "entry 3 stays, of token 4, where the context has 0",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    for a, b in zip(cached, context):
+        if a != b:
+            break
+        kept += 1
+    return kept, context[kept:]
+""",
+            "nothing is read",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    kept = min(kept + 1, len(cached))
+    return kept, context[kept:]
+""",
+            "nothing is read",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    kept = min(kept + 1, len(cached))
+    return kept, context[kept:] or context[-1:]
+""",
+            "entry 3 stays, of token 4, where the context has 0",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = min(len(cached), len(context) - 1)
+    return kept, context[kept:]
+""",
+            "entry 1 stays, of token 2, where the context has 0",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    for kept, (a, b) in enumerate(zip(cached, context)):
+        if a != b:
+            return kept, context[kept:]
+    return len(cached), context[len(cached) :] or context[-1:]
+""",
+            "where the context has ended",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    return kept, context[-1:]
+""",
+            "so [6, 0] must be read, not [0]",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = sum(a == b for a, b in zip(cached, context[:-1]))
+    return kept, context[kept:]
+""",
+            "entry 1 stays, of token 2, where the context has 0",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    return 0, context
+""",
+            "still good in the cache",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = max(0, min(len(cached), len(context) - 2))
+    while cached[:kept] != context[:kept]:
+        kept -= 1
+    return kept, context[kept:]
+""",
+            "still good in the cache",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    return kept
+""",
+            "return two things, (kept, fed), not 3",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    last = context.pop()
+    while cached != context[: len(cached)]:
+        cached.pop()
+    return len(cached), context[len(cached) :] + [last]
+""",
+            "changes what it is given",
+        ),
+    ],
     1: [
         (
             """
@@ -169,6 +300,9 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
         ),
         (
             """
+import numpy as np
+
+
 def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
     for alpha in np.linspace(0, 1, 100_001):
         for K in range(1, 17):
@@ -181,6 +315,9 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
         ),
         (
             """
+import numpy as np
+
+
 def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
     for alpha in np.linspace(0, 1, 100_001):
         for K in range(1, 17):
@@ -193,6 +330,9 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
         ),
         (
             """
+import numpy as np
+
+
 def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
     for alpha in np.linspace(0, 1, 10_001):
         for K in range(1, 17):
@@ -201,43 +341,6 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
                 return alpha
 """,
             "no α will do: NaN",
-        ),
-    ],
-    3: [
-        (
-            """
-def my_first_reads(rounds):
-    return [1 for r in rounds[:-1]]
-""",
-            "two after a fully accepted round",
-        ),
-        (
-            """
-def my_first_reads(rounds):
-    return [1 + (r.n_accepted == len(r.candidates)) for r in rounds]
-""",
-            "one after a rejection",
-        ),
-        (
-            """
-def my_first_reads(rounds):
-    return [1 + (r.n_accepted == len(r.candidates)) for r in rounds[1:]]
-""",
-            "one after a rejection",
-        ),
-        (
-            """
-def my_first_reads(rounds):
-    return [1 + (r.n_accepted < len(r.candidates)) for r in rounds[:-1]]
-""",
-            "one after a rejection",
-        ),
-        (
-            """
-def my_first_reads(rounds):
-    return [len(r.emitted) for r in rounds[:-1]]
-""",
-            "one after a rejection",
         ),
     ],
 }

@@ -1,6 +1,50 @@
-"""Answers to the exercises of chapter 12: right ones of several kinds, well-known wrong ones."""
+"""Chapter 12: right answers to its turn and exercises, and wrong ones that must be refused."""
 
 RIGHT = {
+    0: [
+        """
+from nanogpt.adaptive import by_entropy as my_by_entropy
+""",
+        """
+class my_by_entropy:
+    def __init__(self, budget):
+        self.budget = budget
+
+    def __call__(self, rounds):
+        self.spent = 0.0
+        return 16, self.more
+
+    def more(self, q, n):
+        self.spent += -sum(x * np.log(x) for x in q.tolist() if x > 0)
+        return n < 1 or self.spent <= self.budget
+""",
+        """
+def my_by_entropy(budget):
+    paid = []
+
+    def more(q, n):
+        del paid[n:]  # a new round asks at n = 0 again
+        paid.append(float(torch.special.entr(q).sum()))
+        return n == 0 or not sum(paid) > budget
+
+    return lambda rounds: [16, more]
+""",
+        """
+def my_by_entropy(budget):
+    def policy(rounds):
+        left = [budget]
+
+        def more(q, n):
+            left[0] = left[0] - draft_entropy(q)
+            if n == 0:
+                return True
+            return left[0] >= 0
+
+        return 16, more
+
+    return policy
+""",
+    ],
     1: [
         """
 def my_mended_residual(p, q, kept):
@@ -61,6 +105,197 @@ def my_up_and_down(rounds):
 }
 
 WRONG = {
+    0: [
+        (
+            """
+def my_by_entropy(budget):
+    spent = 0.0
+
+    def policy(rounds):
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "what is spent belongs to one round",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "a round drafts at least 1",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            go_on = n == 0 or spent <= budget
+            spent += draft_entropy(q)
+            return go_on
+
+        return 16, more
+
+    return policy
+""",
+            "counts before it is drawn",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent = draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "each was looked at alone",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q) / np.log(2)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "are these nats?",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += -float((q * q.log()).sum())
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "NaN",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 64, more
+
+    return policy
+""",
+            "a round drafts 1 to 16",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return more
+
+    return policy
+""",
+            "it takes (16, more)",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n, token):
+            nonlocal spent
+            spent += -float(np.log(q[token]))
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "no token to look at yet",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            q.clamp_(min=1e-9)
+            spent += -float((q * q.log()).sum())
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "changed q",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy([])
+""",
+            "not a policy",
+        ),
+    ],
     1: [
         (  # the ordinary residual, as if nothing were dropped
             """

@@ -1,31 +1,75 @@
-"""Answers to the exercises of chapter 13: right ones of several kinds, well-known wrong ones."""
+"""Answers to the turn (0) and exercises of chapter 13: right ones of several kinds, wrong ones."""
 
 RIGHT = {
-    1: [
+    0: [
         """
-def my_reported_speed_up(pairs, warm_up):
-    times = np.array(pairs[warm_up:])
+def my_fair_clock(old, new, prompts):
+    old(prompts[0])
+    new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        seconds = {}
+        for who in (old, new) if i % 2 == 0 else (new, old):
+            seconds[who], _ = clock(lambda who=who: who(prompt))
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+        """
+def my_fair_clock(old, new, prompts):  # the first pair is the warm-up; its own clock
+    times = np.zeros((len(prompts), 2))
+    for i, prompt in [(0, prompts[0]), *enumerate(prompts)]:
+        for j in (0, 1) if i % 2 else (1, 0):
+            started = time.perf_counter_ns()
+            (old, new)[j](prompt)
+            times[i, j] = time.perf_counter_ns() - started
     return np.median(times[:, 0] / times[:, 1])
 """,
         """
-def my_reported_speed_up(pairs, warm_up):
+def my_fair_clock(old, new, prompts):  # old, new, new, old on every prompt
+    def seconds(who, prompt):
+        started = time.perf_counter()
+        who(prompt)
+        return time.perf_counter() - started
+
+    for _ in range(3):
+        seconds(old, prompts[0]), seconds(new, prompts[0])
     ratios = []
-    for i, (plain, fast) in enumerate(pairs):
-        if i >= warm_up:
-            ratios.append(plain / fast)
-    ratios.sort()
-    n = len(ratios)
-    if n % 2 == 1:
-        return ratios[n // 2]
-    return (ratios[n // 2 - 1] + ratios[n // 2]) / 2
+    for prompt in prompts:
+        before, first, second, after = (seconds(who, prompt) for who in (old, new, new, old))
+        ratios.append((before + after) / (first + second))
+    return torch.tensor(ratios, dtype=torch.float64).quantile(0.5)
 """,
         """
-def my_reported_speed_up(pairs, warm_up):
-    plain, fast = torch.tensor(pairs[warm_up:], dtype=torch.float64).T
-    return (plain / fast).quantile(0.5)
+def my_fair_clock(old, new, prompts):  # a coin says who goes first
+    import random
+
+    for who in (old, new):
+        who(prompts[-1])
+    ratios = []
+    for prompt in prompts:
+        runs = [("old", old), ("new", new)]
+        random.shuffle(runs)
+        took = {name: clock(lambda: who(prompt))[0] for name, who in runs}
+        ratios.append(took["old"] / took["new"])
+    ratios.sort()
+    n = len(ratios)
+    return (ratios[(n - 1) // 2] + ratios[n // 2]) / 2
+""",
+        """
+def my_fair_clock(old, new, prompts):  # the first pair runs, but does not count twice
+    ratios = []
+    for i, prompt in enumerate([prompts[0], *prompts]):
+        if i % 2:
+            fast = clock(lambda: new(prompt))[0]
+            slow = clock(lambda: old(prompt))[0]
+        else:
+            slow = clock(lambda: old(prompt))[0]
+            fast = clock(lambda: new(prompt))[0]
+        ratios.append(slow / fast)
+    return median(ratios[1:])
 """,
     ],
-    2: [
+    1: [
         """
 def my_limit(pair, draft, rest):
     share, left = pair.shares, 1.0
@@ -44,30 +88,7 @@ def my_limit(pair, draft, rest):
     return np.float64(pair.plain_seconds) / new
 """,
     ],
-    3: [
-        """
-def my_batch_too_large(machine, parameters, weight_bytes, alpha, K, most=10_000):
-    batch = 1
-    while batch <= most:
-        plain = pass_seconds(machine, parameters, batch, weight_bytes)
-        verify = pass_seconds(machine, parameters, batch * (K + 1), weight_bytes)
-        if speed_up(expected_tokens(alpha, K), K, verify_cost=verify / plain) <= 1:
-            return batch
-        batch += 1
-""",
-        """
-def my_batch_too_large(machine, parameters, weight_bytes, alpha, K, most=10_000):
-    tokens = sum(alpha**i for i in range(K + 1))
-    reading = weight_bytes / machine.bandwidth
-    per_token = 2 / machine.flops
-    batches = np.arange(1, most + 1)
-    plain = np.maximum(reading, batches * per_token)
-    round_ = np.maximum(reading, batches * (K + 1) * per_token)
-    too_large = batches[tokens * plain <= round_ * (1 + 1e-12)]
-    return too_large[0] if len(too_large) else None
-""",
-    ],
-    4: [
+    2: [
         """
 def my_entries_written(rounds):
     copied = written = 0
@@ -86,46 +107,152 @@ def my_entries_written(rounds):
 }
 
 WRONG = {
-    1: [
+    0: [
+        (  # upside down
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[new] / seconds[old])
+    return median(ratios)
+""",
+            "upside down",
+        ),
+        (  # no warm-up
+            """
+def my_fair_clock(old, new, prompts):
+    # nothing is run before
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "a slow first call must not count",
+        ),
+        (  # only one decoder is warmed up
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "a slow first call must not count",
+        ),
         (  # the mean of the ratios
             """
-def my_reported_speed_up(pairs, warm_up):
-    return mean(plain / fast for plain, fast in pairs[warm_up:])
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return mean(ratios)
 """,
             "one accident must not count",
         ),
+        (  # always the same one first
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "who goes first in each pair?",
+        ),
+        (  # all of one, then all of the other
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    slow = [clock(lambda: old(prompt))[0] for prompt in prompts]
+    fast = [clock(lambda: new(prompt))[0] for prompt in prompts]
+    return median(a / b for a, b in zip(slow, fast))
+""",
+            "one decoder ran long after the other",
+        ),
+        (  # the ratio of the sums
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    total = {old: 0.0, new: 0.0}
+    for i, prompt in enumerate(prompts):
+        for who in (old, new) if i % 2 == 0 else (new, old):
+            total[who] += clock(lambda: who(prompt))[0]
+    return total[old] / total[new]
+""",
+            "prompt by prompt, the ratios are 1, 3 and 2",
+        ),
         (  # the ratio of the medians
             """
-def my_reported_speed_up(pairs, warm_up):
-    plain, fast = zip(*pairs[warm_up:])
-    return median(plain) / median(fast)
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    seconds = {old: [], new: []}
+    for i, prompt in enumerate(prompts):
+        for who in (old, new) if i % 2 == 0 else (new, old):
+            seconds[who].append(clock(lambda: who(prompt))[0])
+    return median(seconds[old]) / median(seconds[new])
 """,
-            "each pair has a ratio",
+            "prompt by prompt, the ratios are 1, 3 and 2",
         ),
-        (  # upside down
+        (  # all ratios
             """
-def my_reported_speed_up(pairs, warm_up):
-    return median(fast / plain for plain, fast in pairs[warm_up:])
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return ratios
 """,
-            "every pair says 2",
+            "return one number",
         ),
-        (  # the warm-up counts
+        (  # nothing is returned
             """
-def my_reported_speed_up(pairs, warm_up):
-    return median(plain / fast for plain, fast in pairs)
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return None
 """,
-            "the first three are warm-up",
+            "return one number",
         ),
-        (  # the upper one of the two in the middle
+        (  # a clock that nobody can set
             """
-def my_reported_speed_up(pairs, warm_up):
-    ratios = sorted(plain / fast for plain, fast in pairs[warm_up:])
-    return ratios[len(ratios) // 2]
+def my_fair_clock(old, new, prompts):
+    from datetime import datetime
+
+    ratios = []
+    for prompt in [prompts[0], *prompts]:
+        start = datetime.now()
+        old(prompt)
+        between = datetime.now()
+        new(prompt)
+        end = datetime.now()
+        slow, fast = (between - start).total_seconds(), (end - between).total_seconds()
+        ratios.append((slow + 1e-9) / (fast + 1e-9))
+    return median(ratios[1:])
 """,
-            "of 1 and 3",
+            "you never looked at the clock",
         ),
     ],
-    2: [
+    1: [
         (  # the prefill is the target's, too
             """
 def my_limit(pair, draft, rest):
@@ -155,58 +282,7 @@ def my_limit(pair, draft, rest):
             "a free draft saves",
         ),
     ],
-    3: [
-        (  # a round has K+1 tokens a text, not K
-            """
-def my_batch_too_large(machine, parameters, weight_bytes, alpha, K, most=10_000):
-    for batch in range(1, most + 1):
-        plain = pass_seconds(machine, parameters, batch, weight_bytes)
-        verify = pass_seconds(machine, parameters, batch * K, weight_bytes)
-        if expected_tokens(alpha, K) * plain <= verify:
-            return batch
-    return None
-""",
-            "not 59",
-        ),
-        (  # exactly as fast is no gain
-            """
-def my_batch_too_large(machine, parameters, weight_bytes, alpha, K, most=10_000):
-    for batch in range(1, most + 1):
-        plain = pass_seconds(machine, parameters, batch, weight_bytes)
-        verify = pass_seconds(machine, parameters, batch * (K + 1), weight_bytes)
-        if expected_tokens(alpha, K) * plain < verify:
-            return batch
-    return None
-""",
-            "not 1",
-        ),
-        (  # the last one that pays
-            """
-def my_batch_too_large(machine, parameters, weight_bytes, alpha, K, most=10_000):
-    for batch in range(1, most + 1):
-        plain = pass_seconds(machine, parameters, batch, weight_bytes)
-        verify = pass_seconds(machine, parameters, batch * (K + 1), weight_bytes)
-        if expected_tokens(alpha, K) * plain <= verify:
-            return batch - 1
-    return None
-""",
-            "58, not 59",
-        ),
-        (  # `most` is forgotten
-            """
-def my_batch_too_large(machine, parameters, weight_bytes, alpha, K, most=10_000):
-    batch = 1
-    while True:
-        plain = pass_seconds(machine, parameters, batch, weight_bytes)
-        verify = pass_seconds(machine, parameters, batch * (K + 1), weight_bytes)
-        if expected_tokens(alpha, K) * plain <= verify:
-            return batch
-        batch += 1
-""",
-            "up to 20 texts: 59, not None",
-        ),
-    ],
-    4: [
+    2: [
         (  # the current token is in the pass, too
             """
 def my_entries_written(rounds):

@@ -75,3 +75,14 @@ def test_a_printed_chapter_has_its_text_and_no_navigation(open_page):
     page.emulate_media(media="print")
     assert page.locator("h1").first.is_visible()
     assert not page.locator(".sidebar-drawer").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("chapter", "name"), [(0, "explorer"), (0, "player"), (5, "explorer"), (7, "player")]
+)
+def test_a_chapter_leads_to_the_pages_to_play_with(open_page, chapter, name):
+    page = open_page()
+    page.goto(address(f"notebooks/{NOTEBOOKS[chapter].stem}.html"))
+    page.locator(f"article a[href='../{name}.html']").first.click()
+    assert page.url == address(f"{name}.html") and page.evaluate(f"{name}.state")
+    assert page.locator("nav a").first.is_visible()

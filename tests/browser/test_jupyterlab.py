@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from series import NOTEBOOKS, cells, tags
+from series import NOTEBOOKS, ROOT, cells, tags
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 SHOW_ALL = {"windowingMode": "none"}  # JupyterLab draws only cells in sight otherwise
@@ -62,8 +62,10 @@ def wait_for(what: str, happened: Callable[[], bool], seconds: float):
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
-    for path in NOTEBOOKS:  # a copy, signed by nobody: what a reader has after a download
-        (folder / path.name).write_bytes(path.read_bytes())
+    for path in [*NOTEBOOKS, *(ROOT / "book").glob("*.html")]:
+        copy = folder / path.relative_to(ROOT)  # signed by nobody: what a reader has downloaded
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(path.read_bytes())
     settings = folder / ".lab" / "settings" / "@jupyterlab" / "notebook-extension"
     settings.mkdir(parents=True)
     (settings / "tracker.jupyterlab-settings").write_text(json.dumps(SHOW_ALL))
@@ -102,7 +104,9 @@ def open_notebook(lab, open_page):
 
     def open_one(path: Path):
         page = open_page((1280, 1000))
-        page.goto(f"{lab.url}lab/workspaces/{path.stem}/tree/{path.name}?token={lab.token}")
+        page.goto(
+            f"{lab.url}lab/workspaces/{path.stem}/tree/notebooks/{path.name}?token={lab.token}"
+        )
         indicator = page.locator(".jp-Notebook-ExecutionIndicator")
         indicator.and_(page.locator("[data-status=idle]")).wait_for(timeout=60_000)
         page.locator(".jp-CodeCell").nth(len(cells(path, "code")) - 1).wait_for(state="attached")
@@ -159,3 +163,36 @@ def test_all_cells_of_a_chapter_run(open_notebook, path):
     )
     assert failed.count() == sum("raises-exception" in tags(cell) for cell in code)
     assert_pictures_and_traces_are_readable(page, path)
+
+
+PAGES = {"Accept or reject, by hand": "explorer", "Watch a generation": "player"}
+LINKS = [
+    (path, name)
+    for path in NOTEBOOKS
+    for name in PAGES
+    if any(f"[{name}]" in cell.source for cell in cells(path, "markdown"))
+]
+
+
+@pytest.mark.parametrize(("path", "name"), LINKS, ids=lambda x: getattr(x, "stem", x))
+def test_a_page_to_play_with_opens_with_one_click_and_works(open_notebook, path, name):
+    page = open_notebook(path)
+    with page.context.expect_page() as opened:
+        page.locator(".jp-RenderedMarkdown a", has_text=name).first.click()
+    play = opened.value
+    play.faults = page.faults
+    play.faults.watch(play)
+    assert play.locator("h1").inner_text() == name
+    if PAGES[name] == "explorer":
+        play.get_by_role("button", name="Throw 1,000").first.click()
+        assert play.evaluate("explorer.state.throws") == 1000
+    else:
+        play.get_by_role("button", name="Next round", exact=True).click()
+        assert play.evaluate("player.state.tokens") > 0
+    play.get_by_role("link", name="05 · Rejection sampling").click()
+    play.locator(".jp-Notebook").wait_for(timeout=60_000)
+
+
+def test_both_pages_are_linked_where_the_series_promises_them():
+    linked = {(path.stem[:2], PAGES[name]) for path, name in LINKS}
+    assert linked >= {("00", "explorer"), ("00", "player"), ("05", "explorer"), ("07", "player")}

@@ -157,6 +157,21 @@ def test_the_same_machine_writes_the_same_bytes(finished, tmp_path):
     assert len(again.read_bytes()) < 1_000_000
 
 
+def test_the_page_in_the_repository_holds_them_too(recorded):
+    """What JupyterLab opens. Another processor may decide a narrow case otherwise, far on."""
+    text = (ROOT / "book" / "player.html").read_text(encoding="utf-8")
+    stored = json.loads(text.split('id="traces">')[1].split("</script>")[0])
+    assert stored["corpus"] == "Tiny Shakespeare"
+    for kept, new in zip(stored["traces"], recorded["traces"], strict=True):
+        assert {k: v for k, v in kept.items() if k != "rounds"} == {
+            k: v for k, v in new.items() if k != "rounds"
+        }
+        if recorded["corpus"] == stored["corpus"]:
+            assert [r["last"]["text"] for r in kept["rounds"]][:5] == [
+                r["last"]["text"] for r in new["rounds"]
+            ][:5]
+
+
 # ---- what is shown
 
 

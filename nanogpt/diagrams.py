@@ -1,0 +1,762 @@
+"""Pictures of mechanisms: what flows where, drawn from a chapter's own tokens and numbers.
+
+The kit is a sheet of paper measured in characters' widths, boxes, arrows and words on it; colours
+and marks are those of `nanogpt.figures`. y runs downward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import median
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+
+from nanogpt.figures import (
+    ACCEPTED,
+    BONUS,
+    DRAFT,
+    GREY,
+    MARKS,
+    REJECTED,
+    RESAMPLED,
+    SERIES,
+    STYLE,
+    TARGET,
+    Mark,
+    Picture,
+    picture,
+    shown,
+)
+
+KINDS = {  # of a box: fill, edge, dash of the edge, hatch
+    "plain": ("white", GREY, "-", ""),
+    "target": ("#D6E6F2", TARGET, "-", ""),
+    "draft": ("#FBEBCB", DRAFT, "-", "//"),
+    "cached": ("#EAF1F7", TARGET, "-", ""),
+    "accepted": ("#CFEBE1", ACCEPTED, "-", ""),
+    "rejected": ("#FBE0D0", REJECTED, "--", ""),
+    "resampled": ("#F6E3ED", RESAMPLED, "-", ""),
+    "bonus": ("#DDF0FB", BONUS, "-", ""),
+    "gone": ("white", GREY, ":", ""),
+}
+ROUND = 0.25  # of a box's corners
+
+
+def sheet(title: str, width: float, height: float) -> Axes:
+    """Empty paper of 10 · width by 10 · height units, (0, 0) at the top left; inches at 100 dpi.
+
+    A letter is about 0.7 units wide and a line 1.7 units high.
+    """
+    axes = picture("", "", "", width, height)
+    axes.figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    axes.set(xlim=(0, 10 * width), ylim=(10 * height, 0))
+    axes.set_axis_off()
+    return axes
+
+
+def box(axes: Axes, x: float, y: float, w: float, h: float, text: str = "", kind="plain") -> None:
+    """A box of size (w, h) with its top left corner at (x, y), its text in the middle."""
+    fill, edge, dash, hatch = KINDS[kind]
+    shape = mpl.patches.FancyBboxPatch(
+        (x, y), w, h, boxstyle=f"round,pad=0,rounding_size={ROUND}", facecolor=fill, edgecolor=edge
+    )
+    shape.set(linewidth=1.4, linestyle=dash, hatch=hatch and None)
+    axes.add_patch(shape)
+    if hatch:  # a hatched stripe at the left edge, so that the text stays readable
+        stripe = mpl.patches.Rectangle((x, y), 0.9, h, facecolor=fill, edgecolor=edge, hatch=hatch)
+        axes.add_patch(stripe)
+    words(axes, x + w / 2 + (0.45 if hatch else 0), y + h / 2, text)
+
+
+def words(axes: Axes, x: float, y: float, text: str, **style) -> None:
+    """Text around (x, y), by default centred; it goes into the picture's description, too."""
+    axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": 10, **style})
+    if text:
+        axes.figure.rows.append(text.replace("\n", " "))
+
+
+def arrow(
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    text: str = "",
+    colour: str = GREY,
+    dash="-",
+    bend: float = 0.0,
+) -> None:
+    """An arrow from start to end, its text beside the middle; `bend` curves it."""
+    style = {"arrowstyle": "-|>", "mutation_scale": 12, "linewidth": 1.4, "linestyle": dash}
+    curve = f"arc3,rad={bend}"
+    axes.add_patch(
+        mpl.patches.FancyArrowPatch(
+            start, end, color=colour, connectionstyle=curve, shrinkA=0, shrinkB=0, **style
+        )
+    )
+    if text:
+        (a, b), (c, d) = start, end
+        words(axes, (a + c) / 2, (b + d) / 2 - 1.1, text, fontsize=9)
+
+
+@mpl.rc_context(STYLE)
+def rewind(
+    cases: Mapping[str, tuple[Sequence[str], Sequence[str], int]], title: str, shown: int = 9
+) -> Picture:
+    """A draft's cache against the new context, two strips a case: {name: (cached, context, kept)}.
+
+    The first `kept` tokens of both are the same; the rest of the cache is dropped (✗, struck
+    through), the rest of the context is read (▸). Of a long common part, the last `shown`.
+    """
+    axes, cell, left = sheet(title, 8, 1.75 * max(1, len(cases))), 3.6, 17.0
+    for n, (name, (cached, context, kept)) in enumerate(cases.items()):
+        y, skip = 17.5 * n + 1.5, max(0, kept - shown)
+        common = ["…"] * (skip > 0) + list(cached[skip:kept])
+        split = left + cell * len(common)
+        words(axes, 0.5, y + 6.7, name, ha="left", fontweight="bold")
+        for top, label, rest, kind, mark in (
+            (y + 0.6, "in the cache", cached[kept:], "rejected", "✗"),
+            (y + 9.6, "new context", context[kept:], "draft", "▸"),
+        ):
+            words(axes, left - 0.8, top + 1.6, label, ha="right")
+            for i, token in enumerate(common):
+                box(axes, left + cell * i, top, cell, 3.2, token, "cached")
+            for i, token in enumerate(rest):
+                box(axes, split + cell * i, top, cell, 3.2, mark + token, kind)
+            end, done = split + cell * len(rest), "dropped" if kind == "rejected" else "read"
+            said = f"{mark} {len(rest)} {done}" if rest else f"nothing {done}"
+            words(axes, end + 1, top + 1.6, said, ha="left", fontweight="bold")
+        struck = [split + 0.4, split + cell * (len(cached) - kept) - 0.4]
+        if kept < len(cached):
+            axes.plot(struck, [y + 2.2] * 2, color=REJECTED, linewidth=1.4)
+        axes.vlines([left, split], y + 3.8, y + 9.6, color=GREY, linestyle=":")
+        words(axes, max(split + left, 2 * left + 18) / 2, y + 6.7, f"the same: {kept} stay")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def checks_of_a_round(notes: Mapping[str, str], title: str) -> Picture:
+    """A decoder's round, and each check of it below what it looks at; notes: {check: its words}."""
+    axes = sheet(title, 9, 4.4)
+    flow = [
+        (1, "draft\nq, K guesses", "draft"),
+        (24.5, "target, one pass\np for each", "target"),
+        (48, "accept or reject", "plain"),
+        (71.5, "trim the cache", "cached"),
+    ]
+    for x, text, kind in flow:
+        box(axes, x, 6, 17.5, 5.5, text, kind)
+    for x, *_ in flow[1:]:
+        arrow(axes, (x - 6, 8.7), (x, 8.7))
+    arrow(axes, (80, 6), (10, 6), bend=0.09)
+    words(axes, 45, 2.0, "the next round", fontsize=9)
+    box(axes, 1, 26.5, 88, 4, "the text that comes out")
+    arrow(axes, (64, 11.5), (64, 26.5))
+    words(axes, 67.3, 19, "tokens", fontsize=9)
+    inside = {"draft": 9.7, "acceptance": 54, "cache": 80.2}
+    outside = [name for name in notes if name not in inside]
+    places = {name: (at, 16.5, 11.5) for name, at in inside.items()}
+    step = 88 / max(1, len(outside))
+    places |= {name: (1 + (i + 0.5) * step, 35, 30.5) for i, name in enumerate(outside)}
+    for name, note in notes.items():
+        x, y, looks_at = places[name]
+        axes.plot([x, x], [y, looks_at], color=GREY, linestyle=":")
+        box(axes, x - 8.2, y, 16.4, 7.5, "", "gone")
+        words(axes, x, y + 1.6, f"{name}?", fontweight="bold")
+        words(axes, x, y + 4.9, note, fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def lanes(K: int, draft_cost: float, verify_cost: float, rest: float, emitted: int) -> Picture:
+    """One round on a time axis, draft and target in two lanes, above plain passes, one a token.
+
+    Costs in plain passes; emitted: the tokens of the round. The title says how it went.
+    """
+    drafted = K * draft_cost
+    end = drafted + verify_cost + rest
+    axes = sheet(f"A round: {emitted} tokens in the time of {end:.2f} plain passes", 8.5, 3.1)
+    unit = 64 / max(end, emitted)  # of the sheet, for one plain pass
+    for y, name in ((4.5, "draft"), (10, f"target, over {K + 1}"), (19.5, "target alone")):
+        words(axes, 1, y + 2, name, ha="left")
+    steps = K if draft_cost * unit > 1.5 else 1  # too narrow to tell apart: one box for all
+    for i in range(steps):
+        box(axes, 17 + i * drafted / steps * unit, 4.5, drafted / steps * unit, 4, "", "draft")
+    words(axes, 17, 2.7, f"{K} guesses, c = {draft_cost:g} each", ha="left", fontsize=9)
+    checked = 17 + (drafted + verify_cost) * unit
+    box(axes, 17 + drafted * unit, 10, verify_cost * unit, 4, f"v = {verify_cost:g}", "target")
+    if rest:
+        box(axes, checked, 10, rest * unit, 4)
+        words(axes, checked, 8.6, f"r = {rest:g}", ha="left", fontsize=9)
+    for i in range(emitted):
+        box(axes, 17 + i * unit, 19.5, unit, 4, "1", "target")
+    axes.plot([17 + end * unit] * 2, [10, 17], color=GREY, linestyle=":")
+    words(axes, 16.2 + end * unit, 16, f"{emitted} tokens are out", ha="right", fontsize=9)
+    axes.plot([17 + emitted * unit] * 2, [19.5, 26.5], color=GREY, linestyle=":")
+    words(axes, 16.2 + emitted * unit, 25.5, f"{emitted} tokens are out", ha="right", fontsize=9)
+    arrow(axes, (17, 28.8), (83, 28.8))
+    words(axes, 1, 28.8, "time", ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def cost_of_a_pass(
+    tokens: Sequence[int], arithmetic: Sequence[float], reading: Mapping[str, float], title: str
+) -> Picture:
+    """Seconds of a pass against the tokens in it, by the roofline: the slower of two lines.
+
+    arithmetic: its milliseconds at each of `tokens`; reading: {which weights: milliseconds}, the
+    slowest first. A ★ marks where a pass stops waiting for memory.
+    """
+    axes = picture(title, "tokens in the pass", "milliseconds of a pass", 8, 4.4)
+    slowest = max(reading.values())
+    idle = {"color": "#EEEEEE", "hatch": "..", "edgecolor": "#BBBBBB", "linewidth": 0}
+    axes.fill_between(tokens, arithmetic, slowest, where=np.less(arithmetic, slowest), **idle)
+    axes.plot(tokens, arithmetic, color=GREY, linestyle=":", label="arithmetic alone")
+    per_token = (arithmetic[-1] - arithmetic[0]) / (tokens[-1] - tokens[0])
+    for (name, took), (colour, dash, _, _) in zip(reading.items(), SERIES, strict=False):
+        cost = np.maximum(arithmetic, took)
+        axes.plot(tokens, cost, color=colour, linestyle=dash, linewidth=2.2, label=name)
+        bend = took / per_token
+        axes.plot(bend, took, marker="*", color=colour, markersize=13)
+        note = f"{int(bend + 1e-9)} tokens"
+        words(axes, bend + 0.02 * tokens[-1], took, note, ha="left", va="top", fontsize=9)
+    middle = 0.3 * slowest / per_token
+    words(axes, middle, 1.05 * slowest, "waits for memory", va="bottom", fontsize=9)
+    words(axes, middle, 0.7 * slowest, "idle arithmetic, free for guesses", fontsize=9)
+    axes.set_ylim(0)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.97))
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def transformer_block(text: str, channels: int, n_head: int) -> Picture:
+    """A block at work on `text`: two branches that add to its stream, and what its heads return.
+
+    Each head hands out a key and a value per token, beside the block's output: a small cache.
+    """
+    axes = sheet("A block adds to its stream twice, and hands out keys and values", 8.8, 4.4)
+    letters, shape = text.replace(" ", "␣"), f"{len(text)} × {channels}"
+    for start, end in ((10, 45), (48, 74), (77, 78)):
+        arrow(axes, (start, 6), (end, 6), colour=TARGET)
+    words(axes, 27, 4.4, "the residual stream goes straight through", fontsize=9)
+    for x, name in ((1, "in"), (78, "out")):
+        box(axes, x, 3, 9, 6, f"{name}\n{shape}", "target")
+    for x, end in ((12, 46.5), (51, 75.5)):  # a branch leaves the stream, and is added to it
+        box(axes, end - 1.5, 4.5, 3, 3, "+", "target")
+        box(axes, x, 13, 10, 4.5, "LayerNorm")
+        arrow(axes, (x + 5, 6), (x + 5, 13))
+        arrow(axes, (x + 10, 15.2), (x + 13, 15.2))
+        arrow(axes, (end, 13), (end, 7.5))
+    for i in range(n_head):
+        box(axes, 25 + 14 / n_head * i, 13, 14 / n_head - 0.4, 4.5, str(i + 1), "cached")
+    arrow(axes, (38.6, 15.2), (42.5, 15.2))
+    box(axes, 42.5, 13, 7, 4.5, "mix")
+    box(axes, 64, 13, 20, 4.5, f"{channels} → {4 * channels} → {channels}")
+    words(axes, 32, 11.5, f"{n_head} heads gather", fontsize=9)
+    words(axes, 74, 19, "feed-forward: each place alone", fontsize=9)
+    arrow(axes, (32, 17.5), (32, 24.5))
+    for x, name in ((20, "keys"), (42, "values")):
+        words(axes, x + 4, 23.3, name, fontsize=9)
+        for i, j in product(range(n_head), range(len(text))):
+            box(axes, x + 2 + 3.4 * j, 25 + 4 * i, 3.2, 3.2, letters[j], "cached")
+    for i in range(n_head):
+        words(axes, 16, 26.6 + 4 * i, f"head {i + 1}", fontsize=9)
+    why = "returned, not stored:\nin chapter 02, the next\ncall gets them back"
+    words(axes, 74, 32, why, fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def buffer(rows: Sequence[tuple[str, Sequence[float], int, int]], title: str) -> Picture:
+    """A preallocated cache over time, a row each: (label, slots, valid entries, just written).
+
+    Valid slots have a solid edge, new ones a ▸; whatever else lies in the buffer is dotted.
+    """
+    axes = sheet(title, 8, 0.8 + 0.8 * len(rows))
+    for i, (label, slots, length, written) in enumerate(rows):
+        y = 3 + 8 * i
+        words(axes, 1, y + 2, label, ha="left")
+        for j, entry in enumerate(slots):
+            kind = "gone" if j >= length else "target" if j >= length - written else "cached"
+            mark = "▸ " if kind == "target" else ""
+            box(axes, 27 + 7 * j, y, 6.6, 4, f"{mark}{entry:g}", kind)
+        words(axes, 26.1 + 7 * length, y + 5.6, f"▲ length {length}", ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def fair_race(lanes: Mapping[str, Sequence[Sequence[tuple[str, float]]]], title: str) -> Picture:
+    """Runs of two decoders on a time axis, a lane for each order: groups of ("old"/"new", seconds).
+
+    Under a group of both stands old / new, under one of a single decoder its median; at the end of
+    each lane, the speed-up that it reports.
+    """
+    axes, kinds = sheet(title, 8, 3.1), {"old": "target", "new": "draft"}
+    unit = 60 / max(sum(s for group in lane for _, s in group) for lane in lanes.values())
+    for y, (order, groups) in zip((5.5, 18.5), lanes.items(), strict=True):
+        words(axes, 1, y - 2.2, order, ha="left", fontweight="bold")
+        x, ratios, medians = 1.0, [], {}
+        for group in groups:
+            left, mine = x, {}
+            for who, seconds in group:
+                box(axes, x, y, unit * seconds, 4, who, kinds[who])
+                mine.setdefault(who, []).append(seconds)
+                x += unit * seconds
+            axes.plot([left, left, x, x], [y + 4.5, y + 5.1, y + 5.1, y + 4.5], color=GREY)
+            medians |= {who: median(seconds) for who, seconds in mine.items()}
+            if len(mine) == 2:
+                ratios.append(medians["old"] / medians["new"])
+            note = f"{ratios[-1]:.2f}" if len(mine) == 2 else f"median {medians[who]:.2f} s"
+            words(axes, (left + x) / 2, y + 6.6, note, fontsize=9)
+            x += 1.2
+        reported = median(ratios) if ratios else medians["old"] / medians["new"]
+        words(axes, 73, y + 2, f"reports\n{reported:.2f}", fontweight="bold")
+    arrow(axes, (1, 28.5), (66, 28.5))
+    words(axes, 68.5, 28.5, "time", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def cached_step(text: str, weights: Sequence[float]) -> Picture:
+    """One step of one head for the last token of `text`: computed, read from the cache, appended.
+
+    weights: with what weight the new token reads each position's value, its own last.
+    """
+    axes = sheet("One cached step: a column is computed, the others are read", 8.8, 4.3)
+    P, w = len(text) - 1, 69 / len(text)
+    new = 15 + P * w  # the left edge of the new token's column
+    sub = [str(i).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")) for i in range(P + 1)]
+    for y, name in ((6, "token"), (13, "query"), (19, "keys"), (24.5, "weights"), (30, "values")):
+        words(axes, 1, y, name, ha="left")
+    words(axes, 1, 37, "output", ha="left")
+    words(axes, (15 + new) / 2, 2, "old tokens: from the cache, nothing is computed", fontsize=9)
+    words(axes, new + w / 2, 2, "new token", fontsize=9)
+    for i, letter in enumerate(text.replace(" ", "␣")):
+        x, kind, plus = 15 + i * w, "target" if i == P else "cached", "+" if i == P else ""
+        box(axes, x, 4, w - 0.8, 4, letter, "target" if i == P else "gone")
+        box(axes, x, 17, w - 0.8, 4, f"{plus}k{sub[i]}", kind)
+        strong = {"fontweight": "bold"} if weights[i] >= sorted(weights)[-3] else {}
+        words(axes, x + (w - 0.8) / 2, 24.5, f"{weights[i]:.2f}", **strong)
+        box(axes, x, 28, w - 0.8, 4, f"{plus}v{sub[i]}", kind)
+    for y, name in ((11, f"q{sub[P]}"), (35, "out")):
+        box(axes, new, y, w - 0.8, 4, name, "target")
+    arrow(axes, (new, 13), (15, 13))
+    words(axes, (15 + new) / 2, 11.6, "the only query is compared with every key", fontsize=9)
+    arrow(axes, (15, 37), (new, 37))
+    words(axes, (15 + new) / 2, 35.6, "the values are averaged by these weights", fontsize=9)
+    words(axes, 88, 41, "+ appended: the next step finds them in the cache", ha="right", fontsize=9)
+    axes.plot([new - 0.4] * 2, [1, 39], color=GREY, linestyle=":")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def context_walk(walk: Sequence[tuple[str, Mapping[str, int]]], title: str) -> Picture:
+    """A walk back through a text: (context, {follower: how often}), from the empty context on.
+
+    Each known context shows what its row is made of: its own counts, and the row above in the share
+    that its different followers earn it. One without followers is unknown, and ends the walk.
+    """
+    axes = sheet(title, 8, 0.7 + 0.48 * len(walk))
+    row = dict.fromkeys(walk[0][1], 1 / len(walk[0][1]))
+    headings = "context", "followers", "its row: own counts | the row above", "so the likeliest are"
+    for x, heading in zip((8, 25, 46, 68), headings, strict=True):
+        words(axes, x, 1.5, heading, color=GREY, fontsize=9)
+    for i, (context, seen) in enumerate(walk):
+        y, name = 3 + 4.8 * i, shown(context) or "(nothing)"
+        box(axes, 1, y, 14, 3.2, ("✓ " if seen else "✗ ") + name, "accepted" if seen else "gone")
+        if not seen:
+            words(axes, 17, y + 1.6, "never seen: stop, the row above answers", ha="left")
+            break
+        total, u = sum(seen.values()), len(seen)
+        words(axes, 25, y + 1.6, f"{total:,}, {u} different")
+        own = 22 * total / (total + u)
+        box(axes, 35, y, own, 3.2, f"{100 * total / (total + u):.1f} %")
+        rest = mpl.patches.Rectangle((35 + own, y), 22 - own, 3.2, facecolor="#FBEBCB")
+        axes.add_patch(rest).set(edgecolor=DRAFT, hatch="//")
+        row = {x: (seen.get(x, 0) + u * row[x]) / (total + u) for x in row}
+        best = sorted(row, key=row.get, reverse=True)[:3]
+        words(axes, 68, y + 1.6, "   ".join(f"{shown(x)} {row[x]:.2f}" for x in best))
+        if i:
+            arrow(axes, (46, y - 1.6), (46, y), dash=":")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def scorecard(
+    rows: Sequence[str],
+    columns: Mapping[str, tuple[Sequence[float], Sequence[str], float | None]],
+    title: str,
+) -> Picture:
+    """A bar per row and column, each column (values, texts, guess) with a scale of its own.
+
+    A guess that is not None is drawn as a dotted line across its column.
+    """
+    axes, left = sheet(title, 8, 0.8 + 0.3 * len(rows)), 17.0
+    for i, name in enumerate(rows):
+        words(axes, 15.5, 4.5 + 3 * i, name, ha="right")
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # so no guess crosses a text
+    clear = {"ha": "left", "fontsize": 9, "bbox": paper}
+    roomy = [10 + max(map(len, [heading, *columns[heading][1]])) for heading in columns]
+    for (heading, (values, texts, guess)), room, look in zip(
+        columns.items(), np.array(roomy) * 62 / sum(roomy), SERIES, strict=False
+    ):
+        scale = (room - 1 - 0.85 * max(map(len, texts))) / max(values)
+        words(axes, left, 1.2, heading, ha="left", fontsize=9, color=GREY)
+        for i, (value, text) in enumerate(zip(values, texts, strict=True)):
+            y, style = 3.4 + 3 * i, {"facecolor": look[0], "hatch": look[3], "edgecolor": "white"}
+            axes.add_patch(mpl.patches.Rectangle((left, y), value * scale, 2.2, **style))
+            words(axes, left + value * scale + 0.5, y + 1.1, text, **clear)
+        if guess is not None:
+            x, bottom = left + guess * scale, 3.2 + 3 * len(rows)
+            axes.plot([x, x], [3, bottom], color="black", linestyle=(0, (1, 2)))
+            words(axes, x, bottom + 1, f"your guess: {guess:g}", fontsize=9)
+        left += room
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def branches(leaves: Mapping[tuple[str, str], float], own: Mapping[str, float], title: str):
+    """A round of two guesses as a tree: {(first step, second step): probability} of its branches.
+
+    A step is "✓ a" (accepted) or "✗ b ↻ a" (rejected, and what came instead), and ends with the
+    letter of the text. own: {text: probability} as the target says. Returns the Picture.
+    """
+    axes = sheet(title, 9.6, 0.42 * len(leaves) + 0.55)
+    top, step, firsts = 5.0, 4.2, {}
+    for i, (first, _) in enumerate(leaves):
+        firsts.setdefault(first, []).append(top + step * i)
+    for x, name in ((24, "first guess"), (50.5, "second guess"), (63.5, "text")):
+        words(axes, x, 1.2, name, color=GREY, fontsize=9)
+    root = sum(map(sum, firsts.values())) / len(leaves)
+    box(axes, 1, root - 2, 8, 4, "start", "target")
+
+    def edge(start, end, chance, label):
+        colour, dash = (REJECTED, "--") if label.startswith("✗") else (ACCEPTED, "-")
+        arrow(axes, start, end, colour=colour, dash=dash)
+        rise = (end[1] - start[1]) / (end[0] - start[0])
+        aside = (2.6, 0.9 * np.sign(rise)) if abs(rise) > 0.6 else (2.8, 2.8 * rise - 1.2)
+        near = np.add(np.mean([start, end], axis=0), aside)
+        words(axes, *near, f"{chance:.2f}", fontsize=9)
+        kind = "resampled" if "↻" in label else "accepted"
+        box(axes, *np.subtract(end, (0, 1.6)), 11, 3.2, label, kind)
+
+    for first, ys in firsts.items():
+        y, P = sum(ys) / len(ys), sum(leaves[leaf] for leaf in leaves if leaf[0] == first)
+        edge((9, root), (18.5, y), P, first)
+        over = "the round is over:\nanother one starts" if "↻" in first else "the round goes on"
+        words(axes, 24, y + (3.6 if "↻" in first else 2.8), over, color=GREY, fontsize=8)
+        for place, leaf in zip(ys, [leaf for leaf in leaves if leaf[0] == first], strict=True):
+            edge((29.5, y), (45, place), leaves[leaf] / P, leaf[1])
+            text = first[-1] + leaf[1][-1]
+            words(axes, 63.5, place, f"{text}  {leaves[leaf]:.2f}", fontweight="bold")
+            if "↻" not in first + leaf[1]:
+                box(axes, 56.5, place - 1.3, 3, 2.6, "★", "bonus")
+    for i, (text, P) in enumerate(own.items()):
+        parts = [x for (a, b), x in leaves.items() if a[-1] + b[-1] == text]
+        said = " + ".join(f"{x:.2f}" for x in parts) + f" = {sum(parts):.2f}"
+        at = top + 1 + i * (step * len(leaves) - 6) / (len(own) - 1)
+        box(axes, 68, at - 2.4, 27.5, 4.8, f"{text}: {said}\nthe target says {P:.2f}", "target")
+    words(
+        axes, 56.5, top + step * len(leaves) - 0.8, "★ then a bonus token", color=GREY, fontsize=8
+    )
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def round_flow(text: str, drafted: str, emitted: str, cached: int, V: int, title: str) -> Picture:
+    """A round as a flow of data: the four calls, and what each of them hands on.
+
+    text: what stood before the round, drafted and emitted: its letters; cached: the entries before
+    the pass; V: the size of the vocabulary.
+    """
+    axes, K, n = sheet(title, 9.8, 3.7), len(drafted), len(emitted) - 1
+    for x, y, name, kind in (
+        (20, 5, "draft_tokens", "draft"),
+        (40, 16, "verify_candidates", "target"),
+        (62, 5, "accept_reject", "plain"),
+        (62, 27, "trim_kv_cache", "plain"),
+    ):
+        box(axes, x, y, 17, 4.6, name, kind)
+    for start, end, said, (x, y) in (
+        ((13, 7.3), (20, 7.3), "", (0, 0)),
+        ((9, 10), (40, 17.3), f"current token “{shown(text[-1])}”", (18.5, 14.7)),
+        ((13, 29.3), (40, 19.5), f"cache of {cached}", (21.5, 23.2)),
+        ((37, 7.3), (62, 7.3), f"candidates, q ({K}, {V})", (50, 6.1)),
+        ((31, 9.6), (43, 16), f"{K} candidates", (43, 12)),
+        ((53, 16), (66, 9.6), f"p ({K + 1}, {V})", (64.5, 13.2)),
+        ((53, 20.6), (66, 27), f"cache of {cached + K + 1}", (53, 25)),
+        ((72, 9.6), (72, 27), f"{n + 1} emitted: keep {cached} + {n + 1}", (82.5, 19)),
+        ((79, 7.3), (81, 7.3), "", (0, 0)),
+        ((79, 29.3), (81, 29.3), "", (0, 0)),
+    ):
+        arrow(axes, start, end)
+        words(axes, x, y, said, fontsize=9)
+    box(axes, 1, 5, 12, 4.6, shown(text[-8:]), "target")
+    box(axes, 1, 27, 12, 4.6, f"cache of {cached}", "cached")
+    for i, letter in enumerate(drafted):
+        fate, mark = ("accepted", "✓") if i < n else ("rejected", "✗") if i == n else ("gone", "")
+        box(axes, 19.2 + 4.3 * i, 11.2 - 10, 4, 3, f"{mark}{shown(letter)}", fate)
+    for i, letter in enumerate(emitted):
+        mark, fate = (
+            ("✓", "accepted") if i < n else ("★", "bonus") if n == K else ("↻", "resampled")
+        )
+        box(
+            axes, 81 + 4.2 * (i % 4), 5.7 + 3.5 * (i // 4), 3.9, 3.2, f"{mark}{shown(letter)}", fate
+        )
+    box(axes, 81, 27, 12, 4.6, f"cache of {cached + n + 1}", "cached")
+    for x, y, said in (
+        (7, 3.6, "text so far"),
+        (89, 4.2, "new text"),
+        (49, 34.7, "text and cache go into the next round; the last token waits outside the cache"),
+    ):
+        words(axes, x, y, said, color=GREY, fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def guess_and_check(before: str, guesses: str, marks: Sequence[Mark]) -> Picture:
+    """One round after the text `before`: the draft's guesses, one pass, and what became of each.
+
+    marks: of the judged guesses, with their p and q, and of the token that the target adds.
+    """
+    *judged, last = marks
+    fates, n = [mark.fate for mark in marks], len(guesses)
+    end = "one replaced" if "rejected" in fates else "a bonus added"
+    title = f"{n} guesses, one pass of the target: {fates.count('accepted')} kept, {end}"
+    axes, left, step = sheet(title, 8.4, 4.2), 34, min(7, 49 / (n + 1))
+    columns = [left + step * j for j in range(n)]
+    w, middle = step - 0.5, step / 2 - 0.25
+    names = {5: "the draft\nguesses", 15: "the target\nreads it all", 25: "✓ keep  ✗ cut"}
+    for y, name in (names | {37.5: "the text now"}).items():
+        words(axes, 1, y, name, ha="left")
+    for y in (3, 35.5):
+        for i, letter in enumerate(shown(before[-6:])):
+            box(axes, 15 + 3.1 * i, y, 2.8, 4, letter)
+    box(axes, 15, 13, columns[-1] + w - 15, 4, "one pass over text and guesses", "target")
+    for j, (x, letter) in enumerate(zip(columns, shown(guesses), strict=True)):
+        box(axes, x, 3, w, 4, letter, "draft")
+        arrow(axes, (x + middle, 7), (x + middle, 13))
+        fate = fates[j] if j < len(judged) else "gone"
+        box(axes, x, 23, w, 4, MARKS[fate][1] + letter if fate in MARKS else letter, fate)
+        if j < len(judged):
+            arrow(axes, (x + middle, 17), (x + middle, 23))
+            p_and_q = f"p {judged[j].p:.2f}\nq {judged[j].q:.2f}"
+            words(axes, x + middle, 29.5, p_and_q if step > 4 else "", fontsize=8)
+        if fate == "accepted":
+            box(axes, x, 35.5, w, 4, letter, "accepted")
+    if len(judged) < n:
+        words(axes, columns[len(judged)], 29, "nobody looks at these", ha="left", fontsize=8)
+    x = left + step * fates.count("accepted")
+    box(axes, x, 35.5, w, 4, MARKS[last.fate][1] + shown(last.text), last.fate)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -> Picture:
+    """How a table drafts: the current character picks a row, a draw from it picks the next row.
+
+    q: of each guess, the row (V,) it was drawn from; the likeliest few of its entries are shown.
+    """
+    axes = sheet(
+        "The current character picks a row; the draw picks the next", 8.8, 0.95 * len(guesses) + 0.9
+    )
+    names = {" ": "␣", "\n": "⏎"}
+    for i, (before, drawn) in enumerate(zip([current, *guesses], guesses, strict=False)):
+        y, row = 2 + 9.5 * i, dict(zip(chars, q[i].tolist(), strict=True))
+        shown = sorted(row, key=row.get, reverse=True)[:6]
+        shown += [drawn] * (drawn not in shown)
+        box(axes, 9, y, 6, 5, names.get(before, before), "draft" if i else "target")
+        words(axes, 1, y + 2.5, f"guess {i}" if i else "current", ha="left")
+        arrow(axes, (15, y + 2.5), (23, y + 2.5))
+        words(axes, 19, y + 1.1, "its row", fontsize=9)
+        for j, char in enumerate(shown):
+            x, text = 23 + 9 * j, f"{names.get(char, char)}  {row[char]:.2f}"
+            box(axes, x, y, 8.4, 5, text, "draft" if char == drawn else "plain")
+            if char == drawn:
+                axes.plot([x + 4.2, x + 4.2, 12], [y + 5, y + 7.2, y + 7.2], color=GREY)
+                arrow(axes, (12, y + 7.2), (12, y + 9.5))
+                words(axes, x + 3.4, y + 6.3, "drawn", ha="right", fontsize=9)
+        if len(row) > len(shown):
+            words(axes, 23 + 9 * len(shown), y + 2.5, "…", ha="left")
+    end = 2 + 9.5 * len(guesses)
+    box(axes, 9, end, 6, 5, names.get(guesses[-1], guesses[-1]), "draft")
+    words(axes, 1, end + 2.5, f"guess {len(guesses)}", ha="left")
+    words(axes, 19, end + 2.5, "each guess keeps the whole row that it was drawn from", ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def map_of_the_round(
+    stations: Mapping[str, tuple[str, str]], loop: str, whole: Sequence[str]
+) -> Picture:
+    """The stations of a round, {kind of box: (what happens, its chapters)}, and the way back.
+
+    loop: the chapter that ties them together. whole: those about all of it, in boxes below.
+    """
+    axes, step = sheet("Every chapter has its place in one round", 8.6, 3.8), 84 / len(stations)
+    middles = [step * (i + 0.5) - 1 for i in range(len(stations))]
+    for x, (kind, (what, chapters)) in zip(middles, stations.items(), strict=True):
+        left = x - step / 2 + 2
+        box(axes, left, 10, step - 4, 5, what, kind)
+        words(axes, left + 1, 16.5, chapters, ha="left", va="top", fontsize=9, linespacing=1.5)
+        if x > middles[0]:
+            arrow(axes, (left - 4, 12.5), (left, 12.5))
+    way = [middles[-1], middles[-1], middles[0], middles[0]]
+    axes.plot(way, [10, 6, 6, 7], color=GREY, linewidth=1.4)
+    arrow(axes, (middles[0], 6), (middles[0], 10))
+    words(axes, 42, 4.5, loop, fontsize=9)
+    for i, chapter in enumerate(whole):
+        box(axes, 1 + 84 / len(whole) * i, 30, 84 / len(whole) - 1, 5, chapter)
+    words(axes, 42, 27.5, "and about the whole of it", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def left_behind(text: str, rejected: str, own: str) -> Picture:
+    """A text whose last guess was replaced, the cache that still holds it, and what comes of it."""
+    same = [(letter, "cached") for letter in shown(text)]
+    rows = {
+        "the text says": [*same, ("↻" + own, "resampled")],
+        "the cache holds": [*same, ("✗" + rejected, "rejected")],
+        "the next pass reads": [*same, (rejected, "cached"), ("▸" + own, "target")],
+    }
+    axes = sheet(f"The text has forgotten the {rejected}; the cache has not", 8, 1.75)
+    for i, (label, cells) in enumerate(rows.items()):
+        strip(axes, 20, 1 + 4.6 * i, label, cells, min(4, 58 / (len(same) + 2)))
+    axes.figure.rows = [
+        f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in rows.items()
+    ]
+    return axes.figure
+
+
+def strip(axes: Axes, x: float, y: float, label: str, cells: Sequence, size: float) -> None:
+    """A cache as a row of boxes from (x, y) on, its label before it; cells: (text, kind) each."""
+    words(axes, x - 1.5, y + 1.5, label, ha="right")
+    for i, (letter, kind) in enumerate(cells):
+        box(axes, x + size * i, y, size - 0.4, 3, letter, kind)
+
+
+@mpl.rc_context(STYLE)
+def questions(prompt: str, guesses: str) -> Picture:
+    """K+1 questions: in plain decoding each waits for a letter, with guesses none does."""
+    tail, n = shown(prompt[-4:]), len(guesses) + 1
+    step, end = min(5.2, 34 / n), 4.3 + 2.7 * n
+    axes = sheet("One pass for each question, or one for all of them", 8, 0.75 + 0.27 * n)
+    words(axes, 1, 1.5, "without guesses: each pass waits", ha="left", fontweight="bold")
+    words(axes, 51, 1.5, "with guesses: no pass waits", ha="left", fontweight="bold")
+    box(axes, 62.5, 3, 8, 2.7 * n, "", "target")
+    words(axes, 66.5, 3 + 1.35 * n, "one\npass")
+    for i in range(n):
+        y, x = 4.3 + 2.7 * i, 2 + step * i
+        box(axes, x, y - 1, 9.5, 2, "", "target")
+        words(axes, x + 4.75, y, tail + "?" * i, fontsize=9, family="monospace")
+        if i:
+            arrow(axes, (x - step + 9.5, y - 2.7), (x - step / 2 + 9.5, y - 1), bend=-0.5)
+        words(axes, 61, y, tail + shown(guesses[:i]), ha="right", fontsize=9, family="monospace")
+        arrow(axes, (61.2, y), (62.5, y), colour=DRAFT if i else TARGET)
+        arrow(axes, (70.5, y), (72.5, y), colour=TARGET)
+        words(axes, 73, y, f"p for {shown(guesses[i])}" if i < n - 1 else "p, free ★", ha="left")
+    arrow(axes, (2, end), (47, end))
+    words(axes, 48, end, "time", ha="left", color=GREY)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def one_pass(prompt: str, guesses: str, n_shown: int = 6) -> Picture:
+    """The pass of a verification: its tokens and positions across, its rows and mask down."""
+    K, P, left = len(guesses), len(prompt) - 1, 10
+    n_shown = min(n_shown, P)
+    letters = [*shown(prompt[-n_shown - 1 :] + guesses)]
+    letters[n_shown] = "▸" + letters[n_shown]
+    kinds = ["cached"] * n_shown + ["target"] + ["draft"] * K
+    axes = sheet("Row i sees i guesses, and its p judges the next one", 8, 0.78 + 0.28 * (K + 1))
+    size = min(3.6, 50 / len(letters))
+    for start, n, text in (
+        (0, n_shown, f"in the cache: {P} tokens"),
+        (n_shown, 1, "current"),
+        (n_shown + 1, K, f"{K} guesses"),
+    ):
+        words(axes, left + size * (start + n / 2) - 0.15, 1.2, text, fontsize=9)
+    words(axes, left - 1, 3.2, "position", ha="right", fontsize=9, color=GREY)
+    for x in range(len(letters)):
+        place = left + size * (x + 0.5) - 0.15
+        words(axes, place, 3.2, str(P - n_shown + x), fontsize=9, color=GREY)
+    axes.figure.rows.clear()  # of the description: what follows is enough
+    for i in range(K + 1):
+        y, end, sees = 4.6 + 2.8 * i, left + size * len(letters), n_shown + 1 + i
+        for x, kind in enumerate(kinds):
+            seen = (letters[x], kind) if x < sees else ("", "gone")
+            box(axes, left + size * x, y, size - 0.3, 2.4, *seen)
+        arrow(axes, (end, y + 1.2), (end + 3, y + 1.2), colour=TARGET)
+        judged = f"p for {letters[sees]}" if i < K else "p for one more ★"
+        words(axes, left - 1, y + 1.2, f"row {i}", ha="right")
+        words(axes, end + 3.6, y + 1.2, judged, ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def trim(prompt: str, guesses: str, emitted: str, n_shown: int = 6) -> Picture:
+    """A round in the cache: before the pass, after it, judged and cut, and the next pass."""
+    n, K, P = len(emitted) - 1, len(guesses), len(prompt) - 1
+    n_shown = min(n_shown, P)
+    new, marks = [*shown(prompt[-1] + guesses)], ["", *["✓"] * n, *["✗"] * (K - n)]
+    kinds = ["cached", *["accepted"] * n, *["rejected"] * (K - n)]
+    old = [(letter, "cached") for letter in shown(prompt[-n_shown - 1 : -1])]
+    stays = [*old, *((letter, "cached") for letter in new[: n + 1])]
+    guessed = [(letter, "draft") for letter in new[1:]]
+    rows = {
+        f"before: {P} entries": old,
+        f"after the pass: {P + K + 1}": [*old, ("▸" + new[0], "target"), *guessed],
+        "judged": [*old, *((m + x, kind) for m, x, kind in zip(marks, new, kinds, strict=True))],
+        f"trimmed: {P + n + 1}": [*stays, *[("", "gone")] * (K - n)],
+        "the next pass begins": [*stays, ("▸" + shown(emitted[-1]), "target")],
+    }
+    axes = sheet("The trim cuts off the rejected guesses, and nothing else", 8, 2.5)
+    size, left = min(4, 46 / (n_shown + K + 1)), 20
+    for i, (label, cells) in enumerate(rows.items()):
+        strip(axes, left, 1 + 4.6 * i, label, cells, size)
+    cut, end = left + size * (n_shown + n + 1) - 0.2, left + size * (n_shown + K + 1) + 1
+    axes.plot([cut, cut], [9.5, 18.7], color=REJECTED, linestyle="--", linewidth=1.6)
+    own = ("★", "bonus") if n == K else ("↻", "resampled")
+    box(axes, end, 10.2, size - 0.4, 3, own[0] + shown(emitted[-1]), own[1])
+    words(axes, end + size, 11.7, "drawn after the\npass: no entry", ha="left", fontsize=9)
+    axes.figure.rows = [
+        f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in rows.items()
+    ]
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def asking(likeliest: Sequence[float], tokens: Sequence[str], title: str) -> Picture:
+    """One round as a time line: where a policy is asked, what it may look at, what is too late.
+
+    likeliest: the largest probability of each q that `more` was shown; tokens: those drawn, in
+    order, one for each yes. Where there are fewer tokens than q, the last answer was no.
+    """
+    axes = sheet(title, 8, 2.7)
+    steps = [("policy(rounds)\n→ (most, more)", "target")]
+    for n, p in enumerate(likeliest[:4]):
+        yes = n < len(tokens)
+        steps.append((f"more(q, {n})?\nq up to {p:.2f}\n{'yes' if yes else 'no: stop'}", "draft"))
+        if yes:
+            steps.append((f"draw\n{shown(tokens[n])}", "plain"))
+    steps.append(("one pass,\naccept\nor reject", "target"))
+    gap, y, h = 1.2, 10, 6.4
+    w = (78 - gap * (len(steps) - 1)) / len(steps)
+    for i, (text, kind) in enumerate(steps):
+        x, middle = 1 + i * (w + gap), 1 + i * (w + gap) + w / 2
+        box(axes, x, y, w, h, kind=kind)
+        words(axes, middle + 0.4 * (kind == "draft"), y + h / 2, text, fontsize=8.5)
+        if i + 1 < len(steps):
+            arrow(axes, (x + w, y + h / 2), (x + w + gap, y + h / 2))
+        if text.startswith(("policy", "more")):
+            arrow(axes, (middle, 7.2), (middle, y), colour=ACCEPTED)
+        if text.startswith("draw"):
+            arrow(axes, (middle, 19.8), (middle, y + h), colour=REJECTED, dash="--")
+    may = "✓ asked before: it may look at earlier rounds, the text, all of q, n and the clock"
+    late = "✗ too late: a drawn token stays in the round, however unlikely it looks"
+    box(axes, 1, 3.4, 78, 3.8, may, "accepted")
+    box(axes, 1, 19.8, 78, 3.8, late, "rejected")
+    return axes.figure

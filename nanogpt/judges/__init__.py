@@ -1,0 +1,36 @@
+"""The judges of *Your turn*: what a chapter's central function must do, asked of the reader's own.
+
+Each takes the reader's function, tries it where the right answer is known, and raises an
+AssertionError that says in one sentence what came, what was expected and where to look. It returns
+None for every right answer, however it is written. Use: `attempt(judges.trim, my_trim)`.
+"""
+
+from nanogpt.judges.chapter_01 import head_forward
+from nanogpt.judges.chapter_02 import cached_step
+from nanogpt.judges.chapter_03 import counted_table
+from nanogpt.judges.chapter_04 import verify
+from nanogpt.judges.chapter_05 import accept
+from nanogpt.judges.chapter_06 import trim
+from nanogpt.judges.chapter_07 import generate
+from nanogpt.judges.chapter_08 import check
+from nanogpt.judges.chapter_09 import expected_tokens
+from nanogpt.judges.chapter_10 import back_off
+from nanogpt.judges.chapter_11 import rewind
+from nanogpt.judges.chapter_12 import entropy_policy
+from nanogpt.judges.chapter_13 import fair_clock
+
+__all__ = [
+    "accept",
+    "back_off",
+    "cached_step",
+    "check",
+    "counted_table",
+    "entropy_policy",
+    "expected_tokens",
+    "fair_clock",
+    "generate",
+    "head_forward",
+    "rewind",
+    "trim",
+    "verify",
+]

@@ -1,0 +1,71 @@
+"""The judge of chapter 01's *Your turn*: the forward of a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from nanogpt.model import GPTConfig, Head
+
+
+def head_forward(mine: Callable) -> None:
+    """Judge `mine(head, x, attn_bias)`, one head without a cache: output, (keys, values).
+
+    Raises AssertionError where a result is missing or has another shape, keys or values are not the
+    layers', the input is changed, or the output is not the average that the bias allows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    head = Head(GPTConfig(n_head=2, n_embd=8)).requires_grad_(False)
+    for layer in (head.query, head.key, head.value):
+        layer.weight.copy_(torch.randn(4, 8, generator=generator))
+    x = torch.randn(3, 5, 8, generator=generator)  # B, T, C; hs is 4
+    causal = torch.full((5, 5), -torch.inf).triu(diagonal=1)
+    for bias in (torch.zeros(5, 5), causal, causal.T):
+        out, (k, v) = head(x, bias)
+        given = x.clone(), bias.clone()
+        got = mine(head, *given)
+        unchanged = torch.equal(given[0], x) and torch.equal(given[1], bias)
+        assert unchanged, "x or attn_bias was changed in place; work on something new"
+        two = isinstance(got, (tuple, list)) and len(got) == 2 and got[1] is not None
+        assert two and len(got[1]) == 2, "return two: the output, and the pair (keys, values)"
+        for name, value in zip(("output", "keys", "values"), (got[0], *got[1]), strict=True):
+            shape = tuple(torch.as_tensor(value).shape)
+            right = "(B, T, hs) = (3, 5, 4)"
+            assert shape == (3, 5, 4), f"the shape of the {name} is {shape}, not {right}"
+        assert near(got[1][0], k), "the keys that you return are not those of head.key"
+        assert near(got[1][1], v), "the values that you return are not those of head.value"
+        if not near(got[0], out):
+            whys = [why for why, slip in slips_of_a_head(head, x, bias) if near(got[0], slip)]
+            raise AssertionError([*whys, "the output is not the weighted average of the values"][0])
+
+
+def slips_of_a_head(head: Head, x: Tensor, bias: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What a head with one slip would put out: (where to look, output (B, T, hs)) of each."""
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    hs, T, products = q.shape[-1], q.shape[-2], q @ k.transpose(-2, -1)
+    scores, scale = products / hs**0.5, "the scores are {}; divide by √hs, the length of a query"
+    yield scale.format("not scaled"), (products + bias).softmax(-1) @ v
+    yield scale.format("scaled by √C"), (products / x.shape[-1] ** 0.5 + bias).softmax(-1) @ v
+    yield scale.format("divided by hs"), (products / hs + bias).softmax(-1) @ v
+    yield scale.format("multiplied by √hs"), (products * hs**0.5 + bias).softmax(-1) @ v
+    for dim in (0, 1):
+        why = "each row of weights must sum to 1; along which dimension does your softmax run?"
+        yield why, (scores + bias).softmax(dim) @ v
+    why = "rows and columns are swapped: row i belongs to query i, column j to key j"
+    yield why, (scores.transpose(-2, -1) + bias).softmax(-1) @ v
+    yield "these are averages of the keys, not of the values", (scores + bias).softmax(-1) @ k
+    why = "a row sees what attn_bias hides from it; is the bias in the scores?"
+    yield why, scores.softmax(-1) @ v
+    why = "hidden positions are dropped after the softmax, so a row of weights no longer sums to 1"
+    yield why, (scores.softmax(-1) * (bias == 0)) @ v
+    hidden = torch.full((T, T), -torch.inf).triu(diagonal=1)
+    why = "a row does not see what attn_bias shows it; use the bias that you are given"
+    yield why, (scores + hidden).softmax(-1) @ v
+
+
+def near(value, right: Tensor) -> bool:
+    """Whether a tensor, array or list (...,) is `right` (...,), close enough to decode: 1e-4."""
+    value = torch.as_tensor(value)
+    return value.shape == right.shape and bool(((value - right).abs() <= 1e-4).all())

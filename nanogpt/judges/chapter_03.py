@@ -1,0 +1,75 @@
+"""The judge of chapter 03's *Your turn*: the counted table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def counted_table(mine: Callable) -> None:
+    """*Your turn* of 03: the table of pairs, one added to each count, of three small texts.
+
+    mine(tokens (N,), V) returns rows of probabilities (V, V), as a tensor, an array or lists.
+    Raises AssertionError for a changed text, a wrong shape, or a wrong entry, with its likely slip.
+    """
+    for text, V in (([0, 1, 0, 0, 1, 0, 2], 3), ([2, 2, 2, 0], 5), ([3, 0, 1] * 9 + [3, 3], 4)):
+        tokens = torch.tensor(text)
+        try:
+            table = mine(tokens, V)
+        except NotImplementedError:
+            raise
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise AssertionError(
+                f"in the text {text} of {V} possible tokens yours raised: {error}; is there room "
+                "for pairs, and tokens, that never occur?"
+            ) from error
+        assert tokens.tolist() == text, "the tokens you were given have changed; leave them alone"
+        assert table is not None, "nothing came back: return the table"
+        table = torch.as_tensor(table, dtype=torch.float64)
+        assert table.shape == (V, V), (
+            f"for V = {V} the table has shape {tuple(table.shape)}, not ({V}, {V}): a row for each "
+            "token of the vocabulary, also for one that never occurs"
+        )
+        right = counted(text, V) + 1
+        right = right / right.sum(1, keepdim=True)
+        off = (table - right).abs()
+        if not bool((off < 1e-6).all()):  # also where it is NaN
+            i, j = divmod(int(off.nan_to_num(nan=9.0).argmax()), V)  # the worst
+            raise AssertionError(
+                f"in the text {text}, token {j} after token {i} gets {table[i, j]:.3f}, not "
+                f"{right[i, j]:.3f}: {slip_of_table(table, text, V)}"
+            )
+
+
+def counted(text: list[int], V: int) -> Tensor:
+    """How often token j follows token i in the text, (V, V)."""
+    counts = torch.zeros(V, V, dtype=torch.float64)
+    for i, j in pairwise(text):
+        counts[i, j] += 1
+    return counts
+
+
+def slip_of_table(table: Tensor, text: list[int], V: int) -> str:
+    """What somebody probably did who made this table (V, V) of the text: a sentence that helps."""
+    n = counted(text, V)
+    slips = {
+        "the table is on its side: row i is for what comes after token i": n.T + 1,
+        "the last pair is missing: N tokens have N-1 pairs": counted(text[:-1], V) + 1,
+        "a text is no ring: the last token has no follower": counted([*text, text[0]], V) + 1,
+        "a pair that occurs twice counts twice": n.clamp(max=1) + 1,
+        "add one to every count before you divide": n,
+    }
+    for why, counts in slips.items():
+        if torch.allclose(table, counts / counts.sum(1, keepdim=True), equal_nan=True):
+            return why
+    sums = table.sum(1)
+    if not bool(((sums - 1).abs() < 1e-6).all()):
+        said = ", ".join(f"{s:.3g}" for s in sums.tolist())
+        return (
+            f"the rows sum to {said}, not to 1: after counting, divide each row by its own sum "
+            "(keepdim=True makes the sums a column)"
+        )
+    return "count the pairs by hand and compare"

@@ -1,0 +1,99 @@
+"""The judge of chapter 05's *Your turn*: accept or reject."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from nanogpt.checks import iter_equal
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.speculative import accept_reject
+
+ROUNDS = [  # guesses, q (K, V) and p (K+1, V), the simplest first
+    ([], [], [[0.5, 0.3, 0.2]]),  # nothing was guessed: a plain draw
+    ([0], [[0.2, 0.5, 0.3]], [[0.5, 0.1, 0.4], [0.1, 0.2, 0.7]]),  # always accepted
+    ([1], [[0.2, 0.4, 0.1, 0.3]], [[0.6, 0.0, 0.3, 0.1], [0.1, 0.2, 0.3, 0.4]]),  # never: p = 0
+    ([1], [[0.2, 0.5, 0.3]], [[0.5, 0.1, 0.4], [0.1, 0.2, 0.7]]),  # now and then
+    ([2], [[0.0, 0.0, 1.0]], [[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]),  # q = 1, as of a look-up
+    ([0], [[0.5, 0.3, 0.2]], [[0.5, 0.3, 0.2], [0.0, 0.6, 0.4]]),  # p = q: nothing is left
+    ([1, 2], [[0.2, 0.5, 0.3]] * 2, [[0.5, 0.3, 0.2], [0.4, 0.5, 0.1], [0.1, 0.7, 0.2]]),
+]
+
+
+def accept(mine: Callable) -> None:
+    """mine(candidates, draft_probs, target_probs, rng) emits tokens as the rule of chapter 05 does.
+
+    Judged by the exact distribution of what it emits, not by its draws, for no guess, one and two.
+    Raises AssertionError with the likeliest slip.
+    """
+    for guesses, q_rows, p_rows in ROUNDS:
+        p = torch.tensor(p_rows, dtype=torch.float64)
+        q = torch.tensor(q_rows, dtype=torch.float64) if guesses else p[:0]
+        where = f"guesses {guesses}, q {q_rows}, p {p_rows}"
+
+        def emitted(rule, rng, guesses=guesses, p=p, q=q):
+            draw, given = rng.categorical, (list(guesses), q.clone(), p.clone())
+            rng.categorical = lambda probs: draw(torch.as_tensor(probs))  # a list will do
+            tokens = rule(*given, rng)
+            assert tokens is not None, "nothing came back: return the emitted tokens"
+            untouched = given[0] == guesses and given[1].equal(q) and given[2].equal(p)
+            assert untouched, "candidates, q or p were changed in place: work on a copy"
+            return tuple(int(token) for token in tokens)
+
+        right = enumerate_outcomes(functools.partial(emitted, accept_reject))
+        try:
+            got = enumerate_outcomes(functools.partial(emitted, mine))
+        except ValueError as error:  # what was drawn from is no distribution
+            raise AssertionError(f"{where}: {error}") from None
+        worst = max(got | right, key=lambda x: abs(got.get(x, 0) - right.get(x, 0)))
+        # the wrong rules are off by hundredths, float32 by 1e-7
+        assert total_variation(got, right) < 1e-5, (
+            f"{where}: {worst} comes out with probability {got.get(worst, 0):.3f} instead of "
+            f"{right.get(worst, 0):.3f}; {slip_of(guesses, q_rows, p_rows, got)}"
+        )
+
+
+def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], float]) -> str:
+    """What was probably done wrong, by the look of what comes out of a round."""
+    K, kept, last, instead = len(guesses), 0.0, {}, {}
+    for tokens, P in got.items():
+        same = len(list(iter_equal(tokens, guesses)))
+        if len(tokens) > K + 1 or same < len(tokens) - 1:
+            return f"a round ends with the first rejection or the bonus token; {tokens} goes on"
+        ends = last if len(tokens) == K + 1 else instead if len(tokens) == 1 else {}
+        ends.update({token: ends.get(token, 0) + P for token in tokens[-1:]})
+        kept += P * (len(tokens) > 1)
+    if K:
+        p_x, q_x = p[0][guesses[0]], q[0][guesses[0]]
+        if p_x and p_x != q_x and abs(kept - min(1, q_x / p_x)) < 1e-5:
+            return f"its first guess stays with {kept:.2f}, which is q/p; the rule says p/q"
+        for name, row in (("p", p[0]), ("q", q[0]), ("max(0, q - p)", excess(q[0], p[0]))):
+            if like(instead, row):
+                return (
+                    f"what replaces a rejected guess looks drawn from {name}: that is no residual"
+                )
+    if any(list(tokens) == guesses[: len(tokens)] for tokens in got):
+        if all(p[i][x] >= q[i][x] for i, x in enumerate(guesses)):
+            return "no guess was rejected, so the target adds a bonus token; it is missing"
+        return "a rejected guess must not stay in the text; another token takes its place"
+    if K and abs(kept - min(1, p_x / q_x)) > 1e-5:
+        return f"its first guess stays with {kept:.2f}; the rule says {min(1, p_x / q_x):.2f}"
+    if len(last) == 1 and max(p[K]) < 1:
+        return f"the bonus token is always {min(last)}; draw it, the likeliest one is no draw"
+    if any(like(last, row) for row in p[:K]):
+        return f"the bonus token comes from a wrong row of p; it belongs to row {K}"
+    return "look at what replaces a rejected guess: is it max(0, p - q), divided by its sum?"
+
+
+def excess(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """What a has more than b at each place."""
+    return [max(0.0, x - y) for x, y in zip(a, b, strict=True)]
+
+
+def like(seen: dict[int, float], row: Sequence[float]) -> bool:
+    """Whether tokens were seen in the proportions of row."""
+    total, whole = sum(seen.values()), sum(row)
+    shares = ((seen.get(x, 0) / total, w / whole) for x, w in enumerate(row))
+    return total > 0 and whole > 0 and all(abs(a - b) < 1e-5 for a, b in shares)

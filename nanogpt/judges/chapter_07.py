@@ -1,0 +1,94 @@
+"""The judge of chapter 07's *Your turn*: the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from nanogpt.cache import cache_length
+from nanogpt.checks import exact_continuations, tensors
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.generate import autoregressive_generate, prefill
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.toys import SelfDraft, Watched, WorstDraft, random_draft, toy_target
+
+
+def generate(mine: Callable) -> None:
+    """mine(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng) writes as the target.
+
+    Returns the new tokens. Judged inside the window: greedy, beside autoregressive decoding, with
+    a look at every pass; then sampling, by enumeration. Raises AssertionError.
+    """
+    model = toy_target(11, 64, seed=25)
+    oneself, worst = SelfDraft(model, 3), WorstDraft(model, 3)
+    for draft in (worst, oneself, random_draft(11)):
+        for prompt, n, K in (([2, 5, 1], 12, 3), ([4], 7, 2), ([2, 5, 1], 1, 4)):
+            target, rng = Counted(model), RandomSource(0)
+            made = new_tokens(mine(target, draft, list(prompt), n, K, Sampling(0), rng), n, prompt)
+            right = autoregressive_generate(model, prompt, n, Sampling(0)).tokens
+            wrong = off_track(target, prompt + made)
+            where = f"{type(draft).__name__}, prompt {prompt}, {n} tokens, K = {K}"
+            assert not wrong and made == right, (
+                f"{where}: greedy, the text is {made} instead of {right}; "
+                f"{wrong or 'each pass began well; do target and draft get the sampling?'}"
+            )
+            most = 6 if draft is oneself and n == 12 else 60
+            assert len(target.passes) <= most, (
+                f"{where}: every guess was right, and {len(target.passes)} passes were made where "
+                "4 would do: one pass checks all candidates of a round"
+            )
+    small, table = toy_target(2, 32, seed=7), random_draft(2)
+    for K, sampling in ((2, Sampling()), (1, Sampling(0.5))):
+
+        def program(rng, K=K, sampling=sampling):
+            made = mine(Counted(small), table, [0, 1], 3, K, sampling, rng)
+            return tuple(new_tokens(made, 3, [0, 1]))
+
+        got, right = enumerate_outcomes(program), exact_continuations(small, 3, sampling)
+        off = max(got | right, key=lambda x: abs(got.get(x, 0) - right.get(x, 0)))
+        assert total_variation(got, right) < 1e-9, (
+            f"K = {K}, {sampling}: greedy texts are right, but sampled ones are not: {off} comes "
+            f"with probability {got.get(off, 0):.3f} instead of {right.get(off, 0):.3f}; do all "
+            "draws come from rng, and do draft and target get the same sampling?"
+        )
+
+
+class Counted(Watched):
+    """A target that stops a decoder which makes far more passes than its text has tokens."""
+
+    def __call__(self, idx, past_kvs=None, **kwargs):
+        assert len(self.passes) < 60, "60 passes and no end: does the text grow in every round?"
+        return super().__call__(idx, past_kvs, **kwargs)
+
+
+def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
+    """What a decoder returned, as a list of n tokens; an AssertionError says what it is else."""
+    assert made is not None, "nothing came back: return the new tokens"
+    made = [int(token) for token in getattr(made, "tokens", made)]
+    if len(made) == n + len(prompt) and made[: len(prompt)] == prompt:
+        raise AssertionError("the prompt came back, too: return the new tokens only")
+    hint = "a round of k candidates emits up to k + 1 tokens; how many are left to write?"
+    assert len(made) == n, f"{len(made)} tokens came where {n} were asked for: {hint}"
+    return made
+
+
+def off_track(watched: Watched, text: list[int]) -> str:
+    """What is wrong with the first pass that does not go on where its cache ends, or ""."""
+    for i, (given, past_kvs) in enumerate(watched.passes):
+        P = cache_length(past_kvs)
+        fresh = tensors(prefill(watched.target, text[:P])) if 0 < P < len(text) else []
+        same = P < len(text) and all(
+            torch.allclose(kept, right, rtol=0, atol=1e-9)
+            for kept, right in zip(tensors(past_kvs), fresh, strict=False)
+        )
+        where = f"pass {i + 1} of the target begins with token {given[0]} on a cache of {P}"
+        if not same:
+            return f"{where}, not that of the text's first {P} tokens: what did the trim keep?"
+        if given[0] != text[P]:
+            if i == 1 and watched.passes[0][0] == text[:P]:
+                return f"{where}, which has it already: prefill what stands before it"
+            if text[P + 1 : P + 2] == given[:1]:
+                return f"{where}, so one entry is missing: the current token's stays, too"
+            return f"{where}, where the text has {text[P]}: the last token so far comes first"
+    return ""

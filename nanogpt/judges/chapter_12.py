@@ -1,0 +1,107 @@
+"""The judge of chapter 12's *Your turn*: a policy that spends a budget of entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nanogpt.checks import exact_continuations
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.sampling import Sampling
+from nanogpt.speculative import speculative_generate
+from nanogpt.toys import TableDraft, toy_target
+
+
+def entropy_policy(mine: Callable) -> None:
+    """Judges my_by_entropy(budget): a policy that drafts while a round's entropies fit the budget.
+
+    It is asked as `draft_tokens` asks it, for two rounds in a row, and then decodes a toy's texts.
+    Raises AssertionError where it draws too many or too few, shares a round's sum with the next,
+    asks for a token, changes q, or where the texts are no longer the target's own.
+    """
+    rows = {
+        "sure": [[1.0, 0, 0, 0]],
+        "wavering between two tokens": [[0.5, 0.5, 0, 0]],
+        "lost among four": [[0.25] * 4],
+        "sure, then wavering, in turn": [[1.0, 0, 0, 0], [0.5, 0.5, 0, 0]],
+    }
+    for budget in (2.0, 0.5, 1.5):
+        policy = mine(budget)
+        assert callable(policy), f"my_by_entropy({budget}) is {policy!r}, not a policy: a function"
+        for name, q in rows.items():
+            q = torch.tensor(q, dtype=torch.float64)
+            first, second = drawn_by_policy(policy, q), drawn_by_policy(policy, q)
+            case = f"a budget of {budget} and a draft that is {name}: {first} tokens were drawn"
+            assert first > 0, f"{case}; a round drafts at least 1, whatever it costs"
+            fault = slip_of_budget(budget, torch.special.entr(q).sum(-1), first)
+            assert not fault, f"{case}; {fault}"
+            assert second == first, (
+                f"{case} in the first round and {second} in the next; what is spent belongs to one "
+                "round, so start it anew whenever policy(rounds) is asked"
+            )
+    toy, draft, lengths = toy_target(2, 8, seed=1), TableDraft([[0.9, 0.1], [0.5, 0.5]]), set()
+
+    def program(rng):
+        made = speculative_generate(toy, draft, [0, 1], 3, mine(1.2), Sampling(), rng)
+        lengths.update(len(r.candidates) for r in made.rounds)
+        return tuple(made.tokens)
+
+    off = total_variation(enumerate_outcomes(program), exact_continuations(toy, 3, Sampling()))
+    assert off < 1e-12, f"a toy's texts are not the target's own: total variation {off:.1e}"
+    assert len(lengths) > 1, "every round of a toy's texts drafts as many; does q matter at all?"
+
+
+def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
+    """What is wrong with n drawn tokens, their q having these `entropies` (m,) in turn, or ""."""
+    costs = [float(entropies[i % len(entropies)]) for i in range(17)]
+    sums = [sum(costs[: i + 1]) for i in range(17)]
+
+    def first(too_much):
+        return max(1, next((i for i in range(16) if too_much(i)), 16))
+
+    right = first(lambda i: sums[i] > budget)
+    for fault, wrong in (
+        (
+            "the q of the coming token counts before it is drawn",
+            lambda i: i and sums[i - 1] > budget,
+        ),
+        (
+            "the entropies of a round add up, and each was looked at alone",
+            lambda i: costs[i] > budget,
+        ),
+        (
+            "are these nats? an entropy takes the natural logarithm",
+            lambda i: sums[i] / 0.6931 > budget,
+        ),
+        ("0 · log 0 is NaN in floats, and counts 0", lambda i: i > 0),
+    ):
+        if n == first(wrong) != right:
+            return f"{fault}: {right} would be right"
+    return "" if n == right else f"the entropies, {costs[0]:.2f} the first, pay for {right}"
+
+
+def drawn_by_policy(policy: Callable, rows: Tensor) -> int:
+    """How many tokens a policy lets a draft draw whose q are `rows` (n, V), over and over.
+
+    Raises AssertionError for a policy that cannot be asked as `draft_tokens` asks it.
+    """
+    answer = policy([])
+    pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and callable(answer[1])
+    assert pair, f"policy(rounds) returned {answer!r}; it takes (16, more), more being a function"
+    most, more = answer
+    assert 1 <= most <= 16, f"policy(rounds) allows {most} tokens; a round drafts 1 to 16"
+    for n in range(most):
+        q = rows[n % len(rows)].clone()
+        try:
+            go_on = more(q, n)
+        except TypeError as error:
+            raise AssertionError(
+                f"more(q, n) failed: {error}; it is asked before the draw, with q and n alone, and "
+                "there is no token to look at yet"
+            ) from error
+        assert torch.equal(q, rows[n % len(rows)]), "more(q, n) changed q; a draw will come from it"
+        if not go_on:
+            return n
+    return most

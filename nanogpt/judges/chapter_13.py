@@ -1,0 +1,63 @@
+"""The judge of chapter 13's *Your turn*: a fair clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from unittest import mock
+
+
+def fair_clock(mine: Callable) -> None:
+    """Judges mine(old, new, prompts) -> speed-up (chapter 13) where `new` is twice as fast.
+
+    Raises AssertionError for a ratio upside down, times of different prompts compared, means, no
+    warm-up, one decoder after the other, and always the same one first.
+    """
+    pace, start = {"old": 2.0, "new": 1.0}, {"old": 30.0, "new": 3.0}
+    texts, hit = {"old": (1.0, 6.0, 10.0), "new": (1.0, 2.0, 5.0)}, {("old", 2): 50}
+    for n, why, seconds in (
+        (4, "old takes 2 seconds on any prompt, new takes 1", lambda who, *_: pace[who]),
+        (3, "prompt by prompt, the ratios are 1, 3 and 2", lambda who, i, *_: texts[who][i]),
+        (5, "one accident must not count", lambda who, i, *_: pace[who] * hit.get((who, i), 1)),
+        (2, "a slow first call must not count", lambda who, *r: pace[who] + start[who] * r[-1]),
+    ):
+        got, _ = raced(mine, seconds, n)
+        down = " (it is upside down)" if abs(got - 0.5) < 0.01 else ""
+        assert abs(got - 2) < 0.01, f"{why}: the speed-up is 2; you report {got:.2f}{down}"
+    got, ran = raced(mine, lambda who, i, others, _: pace[who] * 1.1**others, 20)
+    turns = sum(a != b for a, b in pairwise(ran[-32:]))  # 31 if they alternate
+    slows = "on a machine that slows down with every run, the speed-up is still 2; you report"
+    why = "one decoder ran long after the other" if turns < 12 else "who goes first in each pair?"
+    fair = abs(got - 2) < 0.1 or (12 <= turns < 31 and abs(got - 2) < 0.25)
+    assert fair, f"{slows} {got:.2f}: {why}"
+
+
+def raced(mine: Callable, seconds: Callable, n: int) -> tuple[float, list[str]]:
+    """What mine(old, new, prompts) reports on a made-up machine, and who ran, in order.
+
+    A run of `who` on prompt i, after so many others, takes seconds(who, i, others, is_its_first);
+    prompts are the numbers below n. Raises AssertionError if no number or no time comes.
+    """
+    now, looks, ran = [0.0], [], []
+
+    def decoder_of(who):
+        def decode(i, *_, **__):
+            now[0] += seconds(who, i, len(ran), who not in ran)
+            ran.append(who)
+
+        return decode
+
+    def look():
+        looks.append(now[0])
+        return now[0]
+
+    with (
+        mock.patch("time.perf_counter", look),
+        mock.patch("time.perf_counter_ns", lambda: round(1e9 * look())),
+    ):
+        got = mine(decoder_of("old"), decoder_of("new"), list(range(n)))
+    assert isinstance(got, (int, float)) or getattr(got, "ndim", 1) == 0, (
+        f"return one number, the speed-up; this is {got!r}"
+    )
+    assert looks, "you never looked at the clock: take each time with clock(lambda: old(prompt))"
+    return float(got), ran
