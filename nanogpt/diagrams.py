@@ -178,11 +178,14 @@ def lanes(K: int, draft_cost: float, verify_cost: float, rest: float, emitted: i
     end = drafted + verify_cost + rest
     axes = sheet(f"A round: {emitted} tokens in the time of {end:.2f} plain passes", 8.5, 3.1)
     unit = 64 / max(end, emitted)  # of the sheet, for one plain pass
-    for y, name in ((4.5, "draft"), (10, f"target, over {K + 1}"), (19.5, "target alone")):
+    for y, name in ((4.5, "draft"), (10, f"target, {K + 1} tokens"), (19.5, "target alone")):
         words(axes, 1, y + 2, name, ha="left")
     steps = K if draft_cost * unit > 1.5 else 1  # too narrow to tell apart: one box for all
-    for i in range(steps):
-        box(axes, 17 + i * drafted / steps * unit, 4.5, drafted / steps * unit, 4, "", "draft")
+    fill, edge, _, hatch = KINDS["draft"]
+    for i in range(steps):  # hatched all over: a stripe would look like a part of the cost
+        at, wide = (17 + i * drafted / steps * unit, 4.5), drafted / steps * unit
+        guess = mpl.patches.Rectangle(at, wide, 4, facecolor=fill, edgecolor=edge, linewidth=1.4)
+        axes.add_patch(guess).set_hatch(hatch[0])
     words(axes, 17, 2.7, f"{K} guesses, c = {draft_cost:g} each", ha="left", fontsize=9)
     checked = 17 + (drafted + verify_cost) * unit
     box(axes, 17 + drafted * unit, 10, verify_cost * unit, 4, f"v = {verify_cost:g}", "target")
@@ -256,8 +259,9 @@ def transformer_block(text: str, channels: int, n_head: int) -> Picture:
     box(axes, 64, 13, 20, 4.5, f"{channels} → {4 * channels} → {channels}")
     words(axes, 32, 11.5, f"{n_head} heads gather", fontsize=9)
     words(axes, 74, 19, "feed-forward: each place alone", fontsize=9)
-    arrow(axes, (32, 17.5), (32, 24.5))
+    axes.plot([25, 38.6], [18.4, 18.4], color=GREY, linewidth=1.4)  # all heads alike
     for x, name in ((20, "keys"), (42, "values")):
+        arrow(axes, (32, 18.4), (x + (7 if x < 32 else 3), 22))
         words(axes, x + 4, 23.3, name, fontsize=9)
         for i, j in product(range(n_head), range(len(text))):
             box(axes, x + 2 + 3.4 * j, 25 + 4 * i, 3.2, 3.2, letters[j], "cached")
@@ -337,7 +341,7 @@ def cached_step(text: str, weights: Sequence[float]) -> Picture:
         x, kind, plus = 15 + i * w, "target" if i == P else "cached", "+" if i == P else ""
         box(axes, x, 4, w - 0.8, 4, letter, "target" if i == P else "gone")
         box(axes, x, 17, w - 0.8, 4, f"{plus}k{sub[i]}", kind)
-        strong = {"fontweight": "bold"} if weights[i] >= sorted(weights)[-3] else {}
+        strong = {"fontweight": "bold"} if weights[i] >= sorted(weights)[-3:][0] else {}
         words(axes, x + (w - 0.8) / 2, 24.5, f"{weights[i]:.2f}", **strong)
         box(axes, x, 28, w - 0.8, 4, f"{plus}v{sub[i]}", kind)
     for y, name in ((11, f"q{sub[P]}"), (35, "out")):
@@ -370,7 +374,7 @@ def context_walk(walk: Sequence[tuple[str, Mapping[str, int]]], title: str) -> P
             words(axes, 17, y + 1.6, "never seen: stop, the row above answers", ha="left")
             break
         total, u = sum(seen.values()), len(seen)
-        words(axes, 25, y + 1.6, f"{total:,}, {u} different")
+        words(axes, 25, y + 1.6, f"{total:,} ({u} different)")
         own = 22 * total / (total + u)
         box(axes, 35, y, own, 3.2, f"{100 * total / (total + u):.1f} %")
         rest = mpl.patches.Rectangle((35 + own, y), 22 - own, 3.2, facecolor="#FBEBCB")
@@ -496,8 +500,7 @@ def round_flow(text: str, drafted: str, emitted: str, cached: int, V: int, title
     box(axes, 1, 5, 12, 4.6, shown(text[-8:]), "target")
     box(axes, 1, 27, 12, 4.6, f"cache of {cached}", "cached")
     for i, letter in enumerate(drafted):
-        fate, mark = ("accepted", "✓") if i < n else ("rejected", "✗") if i == n else ("gone", "")
-        box(axes, 19.2 + 4.3 * i, 11.2 - 10, 4, 3, f"{mark}{shown(letter)}", fate)
+        box(axes, 19.2 + 4.3 * i, 11.2 - 10, 4, 3, shown(letter), "draft")
     for i, letter in enumerate(emitted):
         mark, fate = (
             ("✓", "accepted") if i < n else ("★", "bonus") if n == K else ("↻", "resampled")
@@ -609,7 +612,7 @@ def map_of_the_round(
     words(axes, 42, 4.5, loop, fontsize=9)
     for i, chapter in enumerate(whole):
         box(axes, 1 + 84 / len(whole) * i, 30, 84 / len(whole) - 1, 5, chapter)
-    words(axes, 42, 27.5, "and about the whole of it", fontsize=9)
+    words(axes, 42, 27.5, "and the whole of it", fontsize=9)
     return axes.figure
 
 
@@ -673,12 +676,10 @@ def one_pass(prompt: str, guesses: str, n_shown: int = 6) -> Picture:
     kinds = ["cached"] * n_shown + ["target"] + ["draft"] * K
     axes = sheet("Row i sees i guesses, and its p judges the next one", 8, 0.78 + 0.28 * (K + 1))
     size = min(3.6, 50 / len(letters))
-    for start, n, text in (
-        (0, n_shown, f"in the cache: {P} tokens"),
-        (n_shown, 1, "current"),
-        (n_shown + 1, K, f"{K} guesses"),
-    ):
-        words(axes, left + size * (start + n / 2) - 0.15, 1.2, text, fontsize=9)
+    middle = left + size * (n_shown + 0.5) - 0.15
+    words(axes, middle, 1.2, "current", fontsize=9)
+    words(axes, middle - 3.5, 1.2, f"in the cache: {P}", ha="right", fontsize=9)
+    words(axes, middle + 3.5, 1.2, f"guesses: {K}", ha="left", fontsize=9)
     words(axes, left - 1, 3.2, "position", ha="right", fontsize=9, color=GREY)
     for x in range(len(letters)):
         place = left + size * (x + 0.5) - 0.15
@@ -722,6 +723,7 @@ def trim(prompt: str, guesses: str, emitted: str, n_shown: int = 6) -> Picture:
     own = ("★", "bonus") if n == K else ("↻", "resampled")
     box(axes, end, 10.2, size - 0.4, 3, own[0] + shown(emitted[-1]), own[1])
     words(axes, end + size, 11.7, "drawn after the\npass: no entry", ha="left", fontsize=9)
+    rows["judged"].append((own[0] + shown(emitted[-1]), own[1]))
     axes.figure.rows = [
         f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in rows.items()
     ]
@@ -739,24 +741,25 @@ def asking(likeliest: Sequence[float], tokens: Sequence[str], title: str) -> Pic
     steps = [("policy(rounds)\n→ (most, more)", "target")]
     for n, p in enumerate(likeliest[:4]):
         yes = n < len(tokens)
-        steps.append((f"more(q, {n})?\nq up to {p:.2f}\n{'yes' if yes else 'no: stop'}", "draft"))
+        steps.append((f"more(q, {n})?\nlargest q {p:.2f}\n{'yes' if yes else 'no: stop'}", "draft"))
         if yes:
             steps.append((f"draw\n{shown(tokens[n])}", "plain"))
     steps.append(("one pass,\naccept\nor reject", "target"))
     gap, y, h = 1.2, 10, 6.4
     w = (78 - gap * (len(steps) - 1)) / len(steps)
+    size = min(8.5, 0.8 * w)  # the words fit into their boxes
     for i, (text, kind) in enumerate(steps):
         x, middle = 1 + i * (w + gap), 1 + i * (w + gap) + w / 2
         box(axes, x, y, w, h, kind=kind)
-        words(axes, middle + 0.4 * (kind == "draft"), y + h / 2, text, fontsize=8.5)
+        words(axes, middle + 0.4 * (kind == "draft"), y + h / 2, text, fontsize=size)
         if i + 1 < len(steps):
             arrow(axes, (x + w, y + h / 2), (x + w + gap, y + h / 2))
         if text.startswith(("policy", "more")):
             arrow(axes, (middle, 7.2), (middle, y), colour=ACCEPTED)
         if text.startswith("draw"):
-            arrow(axes, (middle, 19.8), (middle, y + h), colour=REJECTED, dash="--")
-    may = "✓ asked before: it may look at earlier rounds, the text, all of q, n and the clock"
-    late = "✗ too late: a drawn token stays in the round, however unlikely it looks"
+            arrow(axes, (middle, y + h), (middle, 19.8), colour=REJECTED, dash="--")
+    may = "✓ before a draw: a policy may look at earlier rounds, the text, all of q and the clock"
+    late = "✗ after a draw: too late. The token stays in the round, however unlikely it looks"
     box(axes, 1, 3.4, 78, 3.8, may, "accepted")
     box(axes, 1, 19.8, 78, 3.8, late, "rejected")
     return axes.figure

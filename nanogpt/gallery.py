@@ -119,7 +119,7 @@ BUGS = [
     Bug(21, "u <= p/q accepts a token of probability 0 at u = 0", "biased", "sampling",
         "self._uniforms.random() < probability", "self._uniforms.random() <= probability",
         "support", "sgl-project/sglang#35771"),
-    Bug(22, "nucleus drops the token that crosses the threshold", "biased", "sampling",
+    Bug(22, "top-p drops the token that crosses the threshold", "biased", "sampling",
         "ranked.cumsum(-1) - ranked < self.top_p",
         "(ranked.cumsum(-1) < self.top_p) | (ranked == ranked[..., :1])",
         "exact", "shreyansh26/Speculative-Decoding"),

@@ -26,7 +26,7 @@ class Round:
     candidates: the K drafted tokens; draft_probs (K, V) and target_probs (K+1, V): the q and p
     they were judged by; emitted: the 1 … K+1 tokens that the round adds to the text, its accepted
     candidates and one token of the target's; cache_len: how many tokens the cache held before the
-    pass. A round of plain autoregressive decoding has K = 0.
+    pass. In plain autoregressive decoding, K is 0.
     """
 
     candidates: list[int]
@@ -37,7 +37,7 @@ class Round:
 
     @property
     def n_accepted(self) -> int:
-        """How many candidates were accepted. The last emitted token never was a candidate."""
+        """How many candidates were accepted: the last emitted token is the target's own."""
         return len(self.emitted) - 1
 
     @property

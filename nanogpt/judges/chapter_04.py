@@ -21,7 +21,13 @@ def verify(mine: Callable) -> None:
     changed list, and a wrong shape, row or cache.
     """
     target, passes = toy_target(7, 16), []
-    hook = target.register_forward_pre_hook(lambda *_: passes.append(1))
+
+    def watch(_, given):
+        passes.append(1)
+        shape = tuple(given[0].shape) if given else (1, 5)
+        assert len(shape) == 2, f"the tokens that the pass got have shape {shape}, not (B, T)"
+
+    hook = target.register_forward_pre_hook(watch)
     try:
         for P, sampling in ((3, Sampling()), (3, Sampling(0.5, top_k=3)), (0, Sampling())):
             text = [3, 1, 4, 1, 5, 2, 6, 0][: P + 5]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from nanogpt.checks import iter_equal
-from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.exact import Branch, enumerate_outcomes, total_variation
 from nanogpt.speculative import accept_reject
 
 ROUNDS = [  # guesses, q (K, V) and p (K+1, V), the simplest first
@@ -44,15 +44,29 @@ def accept(mine: Callable) -> None:
 
         right = enumerate_outcomes(functools.partial(emitted, accept_reject))
         try:
+            refuse_own_chance(functools.partial(emitted, mine))
             got = enumerate_outcomes(functools.partial(emitted, mine))
-        except ValueError as error:  # what was drawn from is no distribution
-            raise AssertionError(f"{where}: {error}") from None
+        except (AssertionError, NotImplementedError):  # a sentence already, or an untouched stub
+            raise
+        except ValueError as error:  # most often, what was drawn from is no distribution
+            raise AssertionError(f"{where}: {error}") from error
+        except Exception as error:
+            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
         worst = max(got | right, key=lambda x: abs(got.get(x, 0) - right.get(x, 0)))
         # the wrong rules are off by hundredths, float32 by 1e-7
         assert total_variation(got, right) < 1e-5, (
             f"{where}: {worst} comes out with probability {got.get(worst, 0):.3f} instead of "
             f"{right.get(worst, 0):.3f}; {slip_of(guesses, q_rows, p_rows, got)}"
         )
+
+
+def refuse_own_chance(program: Callable[[Branch], tuple[int, ...]]) -> None:
+    """Raise AssertionError if 100 runs in which rng says the same do not end alike."""
+    branches = [Branch(()) for _ in range(100)]
+    if len({program(branch) for branch in branches}) > 1:
+        asked = any(branch.depth for branch in branches)
+        said = "not all chance comes from `rng`" if asked else "you never asked `rng`"
+        raise AssertionError(f"{said}: use rng.bernoulli and rng.categorical only")
 
 
 def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], float]) -> str:
@@ -81,7 +95,9 @@ def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], flo
     if K and abs(kept - min(1, p_x / q_x)) > 1e-5:
         return f"its first guess stays with {kept:.2f}; the rule says {min(1, p_x / q_x):.2f}"
     if len(last) == 1 and max(p[K]) < 1:
-        return f"the bonus token is always {min(last)}; draw it, the likeliest one is no draw"
+        return (
+            f"the bonus token is always {min(last)}; draw it with rng, the likeliest one is no draw"
+        )
     if any(like(last, row) for row in p[:K]):
         return f"the bonus token comes from a wrong row of p; it belongs to row {K}"
     return "look at what replaces a rejected guess: is it max(0, p - q), divided by its sum?"

@@ -26,6 +26,8 @@ def trim(mine: Callable) -> None:
         where = f"{before} entries before, K = {K}, {emitted} emitted"
         assert made is not None, "nothing came back: return the cache that is left"
         assert all(map(torch.equal, tensors(cache), given)), "the cache that it was given changed"
+        nested = all(isinstance(x, (tuple, list)) for x in (made, made[0], made[0][0]))
+        assert nested, "the cache is layers of heads of pairs: made[0][0] is the (k, v) of a head"
         got = [torch.as_tensor(t) for t in tensors(made)]
         assert len(got) == 8, f"2 layers of 2 heads, k and v: 8 tensors are due, not {len(got)}"
         slips = {emitted: "those from before the round are lost", n: "nothing is cut off"}

@@ -24,8 +24,11 @@ def generate(mine: Callable) -> None:
     oneself, worst = SelfDraft(model, 3), WorstDraft(model, 3)
     for draft in (worst, oneself, random_draft(11)):
         for prompt, n, K in (([2, 5, 1], 12, 3), ([4], 7, 2), ([2, 5, 1], 1, 4)):
-            target, rng = Counted(model), RandomSource(0)
-            made = new_tokens(mine(target, draft, list(prompt), n, K, Sampling(0), rng), n, prompt)
+            target, given, rng = Counted(model), list(prompt), RandomSource(0)
+            asked = Asked(draft, target)
+            made = mine(target, asked, given, n, K, Sampling(0), rng)
+            assert given == prompt, "the prompt was changed in place: work on a copy"
+            made = new_tokens(made, n, prompt)
             right = autoregressive_generate(model, prompt, n, Sampling(0)).tokens
             wrong = off_track(target, prompt + made)
             where = f"{type(draft).__name__}, prompt {prompt}, {n} tokens, K = {K}"
@@ -33,6 +36,8 @@ def generate(mine: Callable) -> None:
                 f"{where}: greedy, the text is {made} instead of {right}; "
                 f"{wrong or 'each pass began well; do target and draft get the sampling?'}"
             )
+            blind = asked.blind(prompt + made)
+            assert not blind, f"{where}: {blind}"
             most = 6 if draft is oneself and n == 12 else 60
             assert len(target.passes) <= most, (
                 f"{where}: every guess was right, and {len(target.passes)} passes were made where "
@@ -62,6 +67,31 @@ class Counted(Watched):
         return super().__call__(idx, past_kvs, **kwargs)
 
 
+class Asked:
+    """A draft that remembers each context it is asked about, and before which pass."""
+
+    def __init__(self, draft, target: Watched):
+        self.draft, self.target, self.vocab_size = draft, target, draft.vocab_size
+        self.contexts: list[tuple[int, list[int]]] = []
+
+    def get_probs(self, context) -> torch.Tensor:
+        """The draft's q (V,)."""
+        self.contexts.append((len(self.target.passes), [int(token) for token in context]))
+        return self.draft.get_probs(context)
+
+    def blind(self, text: list[int]) -> str:
+        """What is wrong with the first context that is not the text so far, or ""."""
+        for i, context in self.contexts:
+            _, past_kvs = self.target.passes[i] if i < len(self.target.passes) else ([], None)
+            so_far = text[: cache_length(past_kvs) + 1]  # the current token is not cached yet
+            if context[: len(so_far)] != so_far:
+                return (
+                    f"before pass {i + 1} of the target, the draft was asked about {context}, "
+                    f"although the text goes on, {so_far}: it must see the whole text so far"
+                )
+        return ""
+
+
 def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
     """What a decoder returned, as a list of n tokens; an AssertionError says what it is else."""
     assert made is not None, "nothing came back: return the new tokens"
@@ -69,6 +99,10 @@ def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
     if len(made) == n + len(prompt) and made[: len(prompt)] == prompt:
         raise AssertionError("the prompt came back, too: return the new tokens only")
     hint = "a round of k candidates emits up to k + 1 tokens; how many are left to write?"
+    if len(made) == n - len(prompt):
+        hint = "did the prompt's tokens count, too?"
+    elif len(made) == n - 1:
+        hint = "the last one is a plain step with k = 0"
     assert len(made) == n, f"{len(made)} tokens came where {n} were asked for: {hint}"
     return made
 

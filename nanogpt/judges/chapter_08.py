@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from nanogpt.cache import trim_kv_cache
@@ -11,7 +12,7 @@ from nanogpt.speculative import residual, speculative_generate
 
 
 def check(mine: Callable) -> None:
-    """Judges a check of a decoder (chapter 08): it takes three right ones and refuses four wrong.
+    """Judges a check of a decoder (chapter 08): it takes three right ones and refuses five wrong.
 
     Raises AssertionError if it refuses a right one, never fails, or looks at too little.
     """
@@ -37,8 +38,9 @@ def check(mine: Callable) -> None:
             said = mine(wrong)
         except Exception:  # it passed the right ones, so whatever it raises is about this one
             continue
-        returned = "" if said is None else f" (it returned {said!r}, but a check must raise)"
-        raise AssertionError(f"your check passes {name}{returned}: {look}")
+        if said is False:
+            look = "It returned False, but a check must raise an AssertionError."
+        raise AssertionError(f"your check passes {name}. {look}")
 
 
 def ends_with(replacement, bonus) -> Callable:
@@ -73,8 +75,15 @@ def one_draw(candidates, draft_probs, target_probs, rng) -> list[int]:
     return [*candidates, rng.categorical(p[len(candidates)])]
 
 
+def first_token_anew(target, draft, prompt, n, *rest, **named):
+    """A wrong decoder: each position's letters are spread as they should be, but not the texts."""
+    made = speculative_generate(target, draft, prompt, n, *rest, **named)
+    first = speculative_generate(target, draft, prompt, 1, *rest, **named)
+    return dataclasses.replace(made, tokens=first.tokens + made.tokens[1:])
+
+
 def biased_decoders() -> list[tuple]:
-    """Four wrong decoders: what each does, the decoder, what a check that passes it should ask."""
+    """Five wrong decoders: what each does, the decoder, what a check that passes it should ask."""
 
     def resampling_right(i, p, q):
         return residual(p, q)
@@ -82,18 +91,24 @@ def biased_decoders() -> list[tuple]:
     def last_row(p):
         return p[-1]
 
-    chance = "does chance decide its texts, is anything drafted, and now and then rejected?"
-    longer = "a round drafts at most one token fewer than are still asked for: are K and the text "
-    longer += "long enough for every way through a round (and, if it samples, are there many)?"
+    samples = "(If you sample: enough texts?)"
+    chance = "Does chance decide its texts, is anything drafted, and now and then rejected?"
+    two = f"Is K large enough, and the text long enough, for a round to draft two? {samples}"
+    bonus = f"Are now and then all candidates of a round accepted, and one token added? {samples}"
     kinds = [
         ("the decoder that resamples from p", lambda i, p, q: p, last_row, chance),
         ("a decoder that resamples from p at the second candidate only",
-         lambda i, p, q: p if i else residual(p, q), last_row, longer),
+         lambda i, p, q: p if i else residual(p, q), last_row, two),
         ("a decoder that draws the bonus token one row too early",
-         resampling_right, lambda p: p[max(0, len(p) - 2)], longer),
+         resampling_right, lambda p: p[max(0, len(p) - 2)], bonus),
     ]  # fmt: skip
     late = decoder(trim_kv_cache=lambda kvs, n, before: trim_kv_cache(kvs, n + 1, before))
     return [
         *((name, decoder(accept_reject=ends_with(*draws)), look) for name, *draws, look in kinds),
-        ("a decoder whose cache keeps a rejected token", late, "is there time for a second round?"),
+        ("a decoder whose cache keeps a rejected token", late, "Is there time for a second round?"),
+        (
+            "a decoder whose letters are right position by position, but not its texts",
+            first_token_anew,
+            "Compare the distributions of whole texts.",
+        ),
     ]

@@ -34,9 +34,12 @@ def expected_tokens(mine: Callable) -> None:
             right + alpha ** (K + 1): "one term too many; K candidates bring at most K + 1 tokens",
             right - 1: "that counts the accepted candidates; the target adds one token of its own",
             right - alpha**K: "one term too few: α^K, for the round in which all are accepted",
+            right - (K + 1) * alpha**K: "the outcome in which all are accepted is missing",
             1 + K * alpha: "that examines candidate i even where an earlier one was rejected",
         }
         near = [why for slip, why in slips.items() if abs(slip - float(got)) < 1e-4]
+        if not near and 1e-4 <= abs(float(got) - right) < 0.1:
+            near = ["close; if you draw coins: the mean is wanted exactly, not by drawing"]
         assert abs(float(got) - right) < 1e-4, (  # an answer in float32 is right, too
             f"{where}: {float(got):.4f}, but all ways a round can go give {right:.4f} on average"
             f"{': ' + near[0] if near else ''}"

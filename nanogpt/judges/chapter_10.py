@@ -86,6 +86,10 @@ def slips_of_back_off(counts, known: str) -> Iterator[tuple[str, dict]]:
     ):
         wrong = row_of(counts, known, u)
         yield f"its parent's share is {what}; it is how many *different* letters followed", wrong
+    whole = even
+    for n in range(len(known) + 1):
+        whole = mixed(counts[known[-n:]], whole, len(counts[known[-n:]]))
+    yield "was n = 0 the empty context? context[-0:] is all of it, not its last 0 letters", whole
     bare = mixed(counts[known[1:]], even, 0)
     for what, above in (("the even row", even), ("the root's row", root), ("bare counts", bare)):
         wrong = mixed(seen, above, len(seen))

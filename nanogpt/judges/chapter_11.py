@@ -26,9 +26,7 @@ def rewind(mine: Callable) -> None:
         given = list(cached), list(context)
         answer = mine(*given)
         assert given == (cached, context), f"{where}: your function changes what it is given"
-        a_pair = isinstance(answer, (tuple, list)) and len(answer) == 2
-        assert a_pair, f"return two things, (kept, fed), not {answer!r}"
-        kept, fed = int(answer[0]), torch.as_tensor(answer[1]).flatten().tolist()
+        kept, fed = parts_of_rewind(answer)
         fault = fault_of_rewind(kept, fed, cached, context)
         if fed and 0 <= kept <= len(cached):
             past_kvs = trim_kv_cache(prefill(model, cached), kept, 0) if kept else None
@@ -39,9 +37,28 @@ def rewind(mine: Callable) -> None:
         assert not fault, f"{where}: {fault}"
 
 
+def parts_of_rewind(answer) -> tuple[int, list[int]]:
+    """The (kept, fed) of an answer. Raises AssertionError if they are no number and no list."""
+    a_pair = isinstance(answer, (tuple, list)) and len(answer) == 2
+    assert a_pair, f"return two things, (kept, fed), not {answer!r}"
+    kept, fed = answer
+    try:
+        kept = int(kept)
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(f"kept must be a number of entries, not {kept!r}") from None
+    try:
+        tokens = torch.as_tensor(fed)
+    except (TypeError, ValueError, RuntimeError):
+        tokens = torch.tensor(0)  # no list either
+    assert tokens.ndim, f"fed must be a list of tokens, not {fed!r}"
+    return kept, tokens.flatten().tolist()
+
+
 def fault_of_rewind(kept: int, fed: list[int], cached: list[int], context: list[int]) -> str:
     """What is wrong if `kept` entries of `cached` stay and `fed` is read; "" if nothing is."""
     same = [a == b for a, b in zip(cached, context[:-1], strict=False)] + [False]
+    if kept == len(context) and cached[:kept] == context and fed in ([], context[-1:]):
+        return f"{kept} entries stay, the last token's among them: drop that one, it must be read"
     if not fed:
         return "nothing is read, and without a pass there is no q"
     if not 0 <= kept <= len(cached):

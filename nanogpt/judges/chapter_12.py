@@ -23,6 +23,7 @@ def entropy_policy(mine: Callable) -> None:
     """
     rows = {
         "sure": [[1.0, 0, 0, 0]],
+        "wavering, then sure, in turn": [[0.5, 0.5, 0, 0], [1.0, 0, 0, 0]],
         "wavering between two tokens": [[0.5, 0.5, 0, 0]],
         "lost among four": [[0.25] * 4],
         "sure, then wavering, in turn": [[1.0, 0, 0, 0], [0.5, 0.5, 0, 0]],
@@ -74,6 +75,10 @@ def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
         (
             "are these nats? an entropy takes the natural logarithm",
             lambda i: sums[i] / 0.6931 > budget,
+        ),
+        (
+            "is the first token's entropy counted, too?",
+            lambda i: sums[i] - costs[0] > budget,
         ),
         ("0 · log 0 is NaN in floats, and counts 0", lambda i: i > 0),
     ):

@@ -111,6 +111,15 @@ def my_sliding_mask(T, width):
 
 WRONG = {
     0: [
+        (  # all three dimensions reversed
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.permute(2, 1, 0) / q.shape[-1] ** 0.5
+    return (scores + attn_bias).softmax(dim=-1) @ v, (k, v)
+""",
+            ".transpose(-2, -1) swaps the last two",
+        ),
         (
             """
 def my_head_forward(head, x, attn_bias):

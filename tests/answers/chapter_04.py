@@ -94,6 +94,14 @@ def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling
 
 WRONG = {
     0: [
+        (  # without a batch
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, new_kvs = target(torch.tensor([current_token, *candidates]), past_kvs=past_kvs)
+    return sampling.probs(logits), new_kvs
+""",
+            "have shape (5,), not (B, T)",
+        ),
         (  # a pass for each question
             """
 def my_verify(target, current_token, candidates, past_kvs, sampling):

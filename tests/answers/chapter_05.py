@@ -180,6 +180,31 @@ def my_accept_reject(candidates, draft_probs, target_probs, rng):
         ),
         (accept("(p - q)", "p.sub_(q)"), "changed in place"),
         (accept("    return [*candidates, rng", "    [*candidates, rng"), "nothing came back"),
+        (  # all chance from elsewhere
+            """
+def my_accept_reject(candidates, draft_probs, target_probs, rng):
+    for i, x in enumerate(candidates):
+        p, q = target_probs[i], draft_probs[i]
+        if torch.rand(()) >= p[x] / q[x]:
+            left = (p - q).clamp(min=0)
+            return [*candidates[:i], int(torch.multinomial(left, 1))]
+    return [*candidates, int(torch.multinomial(target_probs[-1], 1))]
+""",
+            "you never asked `rng`: use rng.bernoulli and rng.categorical only",
+        ),
+        (  # the coin from elsewhere
+            accept("rng.bernoulli(min(1.0, float(p[x] / q[x])))", "np.random.rand() < p[x] / q[x]"),
+            "not all chance comes from `rng`: use rng.bernoulli and rng.categorical only",
+        ),
+        (  # the replacement from elsewhere
+            accept("rng.categorical(left / left.sum())", "int(torch.multinomial(left, 1))"),
+            "not all chance comes from `rng`: use rng.bernoulli and rng.categorical only",
+        ),
+        (
+            accept("target_probs[len(candidates)]", "target_probs[len(candidates) + 1]"),
+            "guesses []",
+        ),
+        (accept("rng.bernoulli(min(1.0", "rng.coin(min(1.0"), "AttributeError"),
     ],
     1: [
         (  # without the target's own token after the guesses

@@ -71,6 +71,14 @@ def my_visible(num_emitted, P, K):
 
 WRONG = {
     0: [
+        (  # the layers put into one flat list
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    return [(k[:, :keep], v[:, :keep]) for layer in new_kvs for k, v in layer]
+""",
+            "the cache is layers of heads of pairs",
+        ),
         (  # the last emitted token has no entry
             """
 def my_trim(new_kvs, num_emitted, cache_len_before_verify):

@@ -42,6 +42,24 @@ def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sam
         made, tokens = made + emitted, tokens + emitted
     return tuple(made[:max_new_tokens])
 """,
+        # the draft is handed tensors and tuples; it drafts before the cache is cut
+        """
+def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
+    text, n = torch.tensor(prompt_tokens), 0
+    cache = prefill(target, text[:-1])
+    while n < max_new_tokens:
+        candidates, rows = (), [torch.empty(0, draft.vocab_size).double()]
+        while len(candidates) < min(K, max_new_tokens - n - 1):
+            context = torch.cat([text, torch.tensor(candidates, dtype=torch.int64)])
+            q = sampling.of_probs(draft.get_probs(context if n else tuple(context.tolist())))
+            candidates += (rng.categorical(q),)
+            rows.append(q[None])
+        cache = trim_kv_cache(cache, len(text) - 1, 0) if n else cache
+        p, cache = verify_candidates(target, int(text[-1]), candidates, cache, sampling)
+        new = accept_reject(candidates, torch.cat(rows), p, rng)
+        text, n = torch.cat([text, torch.tensor(new)]), n + len(new)
+    return text[len(prompt_tokens) :].numpy()
+""",
         # one round per call, the cache made anew each time; a tensor comes back
         """
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
@@ -110,7 +128,23 @@ WRONG = {
         (loop("end - len(tokens) - 1", "end - len(tokens)"), "a round of k candidates emits up to"),
         (
             loop("while len(tokens) < end:", "while len(tokens) < end - 1:"),
-            "11 tokens came where 12 were asked for",
+            "11 tokens came where 12 were asked for: the last one is a plain step with k = 0",
+        ),
+        (  # the prompt's tokens are counted as new ones
+            loop("len(prompt_tokens) + max_new_tokens", "max_new_tokens"),
+            "9 tokens came where 12 were asked for: did the prompt's tokens count, too?",
+        ),
+        (
+            loop("list(prompt_tokens), len", "prompt_tokens, len"),
+            "changed in place: work on a copy",
+        ),
+        (  # the draft guesses what follows the prompt, in every round
+            loop("draft_tokens(draft, tokens, k", "draft_tokens(draft, prompt_tokens, k"),
+            "was asked about [2, 5, 1], although the text goes on",
+        ),
+        (  # the draft is handed the last token only
+            loop("draft_tokens(draft, tokens, k", "draft_tokens(draft, tokens[-1:], k"),
+            "it must see the whole text so far",
         ),
         (loop("return tokens[len(prompt_tokens) :]", "return tokens"), "the prompt came back"),
         (loop("    return tokens[len(prompt_tokens) :]\n", ""), "nothing came back"),

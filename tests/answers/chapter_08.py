@@ -161,7 +161,7 @@ def my_check(generate):
         right = autoregressive_generate(target, [0, 1], 20, Sampling(0)).tokens
         assert generate(target, draft, [0, 1], 20, K, Sampling(0)).tokens == right
 """,
-            "your check passes the decoder that resamples from p: does chance decide its texts",
+            "your check passes the decoder that resamples from p. Does chance decide its texts",
         ),
         (
             """
@@ -176,7 +176,7 @@ def my_check(generate):
 
     return total_variation(enumerate_outcomes(made), enumerate_outcomes(own)) < 1e-9
 """,
-            "it returned False, but a check must raise",
+            "the decoder that resamples from p. It returned False, but a check must raise",
         ),
         (
             """
@@ -198,7 +198,7 @@ def my_check(generate):
     )
     assert total_variation(two, exact_continuations(target, 2, Sampling())) < 1e-9
 """,
-            "at the second candidate only: a round drafts at most one token fewer",
+            "at the second candidate only. Is K large enough, and the text long enough",
         ),
         (
             """
@@ -223,6 +223,21 @@ def my_check(generate):
         assert abs(seen / 30 - exact[text]) < 0.3
 """,
             "your check passes the decoder that resamples from p",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    for i in range(3):  # each position on its own
+        right = enumerate_outcomes(
+            lambda rng: autoregressive_generate(target, [0, 1], 3, Sampling(), rng).tokens[i]
+        )
+        made = enumerate_outcomes(
+            lambda rng: generate(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens[i]
+        )
+        assert total_variation(made, right) < 1e-9, i
+""",
+            "right position by position, but not its texts. Compare",
         ),
     ],
     1: [

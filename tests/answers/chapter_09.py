@@ -142,6 +142,26 @@ def my_expected_tokens(alpha, K):
 """,
             "α = 1.0, K = 4: nan",
         ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return sum((1 - alpha) * alpha**i * (i + 1) for i in range(K))  # without the bonus round
+""",
+            "the outcome in which all are accepted is missing",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    rng, rounds, tokens = RandomSource(0), 5000, 0
+    for _ in range(rounds):
+        kept = 0
+        while kept < K and rng.bernoulli(alpha):
+            kept += 1
+        tokens += kept + 1
+    return tokens / rounds
+""",
+            "exactly, not by drawing",
+        ),
     ],
     1: [
         (

@@ -121,6 +121,20 @@ WRONG = {
 def my_row(counts, context, letters):
     row = {x: 1 / len(letters) for x in letters}
     for n in range(len(context) + 1):
+        seen = counts.get(context[-n:])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "context[-0:] is all of it",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
         seen = counts.get(context[len(context) - n :])
         if seen is None:
             break

@@ -130,7 +130,37 @@ def my_rewind(cached, context):
         kept += 1
     return kept, context[kept:]
 """,
-            "nothing is read",
+            "3 entries stay, the last token's among them: drop that one",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context)) and cached[kept] == context[kept]:
+        kept += 1
+    return kept, context[kept:] or context[-1:]
+""",
+            "the last token's among them: drop that one, it must be read",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    return cached[:kept], context[kept:]
+""",
+            "kept must be a number of entries, not [1, 2, 3]",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    return kept, len(context) - kept
+""",
+            "fed must be a list of tokens, not 1",
         ),
         (
             """

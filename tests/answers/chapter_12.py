@@ -166,6 +166,25 @@ def my_by_entropy(budget):
 
         def more(q, n):
             nonlocal spent
+            if n == 0:
+                return True
+            spent += draft_entropy(q)
+            return spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "is the first token's entropy counted, too?",
+        ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
             spent = draft_entropy(q)
             return n == 0 or spent <= budget
 

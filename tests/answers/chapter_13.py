@@ -121,6 +121,32 @@ def my_fair_clock(old, new, prompts):
 """,
             "upside down",
         ),
+        (  # upside down in the swapped pairs
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        first, second = (old, new) if i % 2 == 0 else (new, old)
+        before = clock(lambda: first(prompt))[0]
+        ratios.append(before / clock(lambda: second(prompt))[0])
+    return median(ratios)
+""",
+            "in half of your pairs the ratio is upside down",
+        ),
+        (  # the clock is given a result
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "give clock a function: clock(lambda: old(prompt))",
+        ),
         (  # no warm-up
             """
 def my_fair_clock(old, new, prompts):

@@ -1,0 +1,104 @@
+"""The pictures of mechanisms: readable whatever a knob makes of them, and true to their data."""
+
+import inspect
+import itertools
+
+import pytest
+import torch
+from matplotlib.transforms import Bbox
+
+from nanogpt import diagrams
+from nanogpt.figures import Mark
+
+EVEN = torch.full((9, 3), 1 / 3, dtype=torch.float64)
+CHECKS = ("exact", "frequencies", "greedy", "acceptance", "cache", "draft", "accounting", "support")
+LEAVES = {("✓ a", "✓ a"): 0.49, ("✓ a", "✗ b ↻ a"): 0.21, ("✗ b ↻ a", "✓ a"): 0.3}
+JUDGED = [Mark("a", "accepted", 0.5, 0.4)] * 3
+LAST = {"rejected": Mark("d", "resampled", 0.2), "accepted": Mark("d", "bonus", 0.2)}
+
+SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob makes of it
+    "rewind": [
+        ({"a rejection": (list("the␣quest"), list("the␣quee"), 7)}, "T"),
+        ({"one": (["a"] * 40, ["a"] * 41, 40), "two": (["a"], ["b"], 0)}, "T"),
+    ],
+    "checks_of_a_round": [(dict.fromkeys(CHECKS, "20 of 32"), "T")],
+    "lanes": [(4, 0.1, 1.0, 0.0, 3), (4, 1.09, 1.04, 0.15, 5), (8, 0.01, 1.1, 0.1, 1)],
+    "cost_of_a_pass": [([1, 200, 400], [0.1, 30, 60], {"16 bits": 42, "8 bits": 21}, "T")],
+    "transformer_block": [("To be", 64, 4), ("be", 8, 2)],
+    "buffer": [([("a pass", [1, 2, 3, 4, 0, 0], 4, 4), ("back", [1, 2, 3, 4, 0, 0], 2, 0)], "T")],
+    "fair_race": [
+        (
+            {
+                "all of one, then the other": [[("new", 1.0), ("new", 1.1)], [("old", 1.2)] * 2],
+                "pairs": [[("old", 1.0), ("new", 1.1)], [("new", 1.2), ("old", 1.2)]],
+            },
+            "T",
+        )
+    ],
+    "cached_step": [("To be, or", [0.1] * 9), ("ab", [0.5, 0.5])],
+    "context_walk": [([("", {"a": 5, "b": 2}), ("a", {"b": 2}), ("ra", {})], "T")],
+    "scorecard": [
+        (["one", "the other"], {"α": ([0.4, 0.8], ["0.4", "0.8"], 0.5)}, "T"),
+        (["one"], {"α": ([0.4], ["0.4"], None), "µs a guess": ([9], ["9"], None)}, "T"),
+    ],
+    "branches": [(LEAVES, {"aa": 1.0, "ab": 0.0}, "T")],
+    "round_flow": [("ROMEO:", "\nA E", "\nA m", 5, 65, "T"), ("a", "b", "c", 0, 65, "T")],
+    "guess_and_check": [
+        ("what ", "aaabcd", [*JUDGED, Mark("b", "rejected", 0.1, 0.3), LAST["rejected"]]),
+        ("what ", "aaa", [*JUDGED, LAST["accepted"]]),
+    ],
+    "draft_chain": [(" ", "abca", EVEN, "abc"), (" ", "a", EVEN, "abc")],
+    "map_of_the_round": [
+        ({"draft": ("guess", "03  pairs"), "target": ("check", "04  pass")}, "07", ["08  exact?"])
+    ],
+    "left_behind": [("is the hea", "p", "d"), ("a", "b", "c")],
+    "questions": [("that is the ", "quest"), ("a", "b"), ("that is the ", "questions")],
+    "one_pass": [("that is the ", "quest"), ("a", "b"), ("that is the ", "questions of")],
+    "trim": [("that is the ", "heap", "head"), ("a", "bc", "bcd"), ("a", "bc", "d")],
+    "asking": [([0.9, 0.8, 0.3], "ht", "T"), ([0.9, 0.9, 0.9], "hts", "T")],
+}
+CASES = [(name, args) for name, every in SAMPLES.items() for args in every]
+KIT = {"sheet", "box", "words", "arrow", "strip"}
+
+
+def test_every_picture_has_a_sample():
+    here = inspect.getmembers(diagrams, inspect.isfunction)
+    drawn = {name for name, f in here if f.__module__ == diagrams.__name__} - KIT
+    assert drawn == set(SAMPLES)
+
+
+def written(picture):
+    """(text, its box in pixels) of everything written in it."""
+    picture.canvas.draw()
+    texts = [t for axes in picture.axes for t in axes.texts if t.get_text().strip()]
+    return [(t.get_text(), t.get_window_extent()) for t in texts]
+
+
+@pytest.mark.parametrize(("name", "args"), CASES, ids=[name for name, _ in CASES])
+def test_no_words_are_cut_off_or_lie_on_others(name, args):
+    picture = getattr(diagrams, name)(*args)
+    page, texts = picture.bbox, written(picture)
+    assert len(texts) >= 3
+    for text, place in texts:
+        inside = page.x0 <= place.x0 and place.x1 <= page.x1 and page.y0 <= place.y0
+        assert inside and place.y1 <= page.y1, f"{text!r} is cut off"
+    for (a, one), (b, other) in itertools.combinations(texts, 2):
+        common = Bbox.intersection(one, other)
+        assert common is None or min(common.width, common.height) < 2, f"{a!r} lies on {b!r}"
+
+
+@pytest.mark.parametrize(("name", "args"), CASES, ids=[name for name, _ in CASES])
+def test_a_picture_says_in_words_what_it_shows(name, args):
+    picture = getattr(diagrams, name)(*args)
+    png, described = picture._repr_png_()
+    assert png[:4] == b"\x89PNG" and len(described["alt"]) > 20
+
+
+def test_what_is_drawn_twice_needs_no_colour():
+    """Fates differ in their edge or carry a mark, so that a grey copy tells them apart."""
+    marks = {kind: (dash, hatch) for kind, (_, _, dash, hatch) in diagrams.KINDS.items()}
+    assert marks["rejected"] != marks["accepted"] and marks["draft"] != marks["target"]
+    assert marks["gone"] not in (marks["plain"], marks["cached"])
+    for name in ("trim", "guess_and_check", "branches"):
+        said = getattr(diagrams, name)(*SAMPLES[name][0]).description
+        assert "✓" in said and "✗" in said and "↻" in said, said
