@@ -143,7 +143,8 @@ def prompts(page) -> list[str]:
 def numbered(path: Path) -> list[str]:
     """The prompts of an executed chapter; a folded cell shows none."""
     code = enumerate(cells(path, "code"), start=1)
-    return [f"[{n}]:" for n, cell in code if not cell.metadata.get("jupyter", {})]
+    shown = [n for n, cell in code if not cell.metadata.get("jupyter", {}).get("source_hidden")]
+    return [f"[{n}]:" for n in shown]
 
 
 @every_notebook
