@@ -56,4 +56,5 @@ def test_a_class_comes_in_pieces():
 def test_a_guess_may_be_missing():
     assert your_guess(None, ".2f") == "you did not guess"
     assert your_guess(0.5, ".2f") == "your guess: 0.50"
+    assert your_guess(0) == "your guess: 0"
     assert your_guess("rise") == "your guess: rise"
