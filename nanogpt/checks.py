@@ -266,7 +266,10 @@ def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
 
 
 def chi_squared_limit(freedom: int, sigmas: float = 4.0) -> float:
-    """What χ² exceeds as rarely as a normal variable its mean by `sigmas` (Wilson and Hilferty)."""
+    """The χ² that chance exceeds as rarely as a normal variable strays by `sigmas` above its mean.
+
+    By Wilson and Hilferty's approximation.
+    """
     spread = 2 / (9 * freedom)
     return freedom * (1 - spread + sigmas * spread**0.5) ** 3
 

@@ -648,7 +648,7 @@ def questions(prompt: str, guesses: str) -> Picture:
     step, end = min(5.2, 34 / n), 4.3 + 2.7 * n
     axes = sheet("One pass for each question, or one for all of them", 8, 0.75 + 0.27 * n)
     words(axes, 1, 1.5, "without guesses: each pass waits", ha="left", fontweight="bold")
-    words(axes, 51, 1.5, "with guesses: no pass waits", ha="left", fontweight="bold")
+    words(axes, 51, 1.5, "with guesses: no question waits", ha="left", fontweight="bold")
     box(axes, 62.5, 3, 8, 2.7 * n, "", "target")
     words(axes, 66.5, 3 + 1.35 * n, "one\npass")
     for i in range(n):
@@ -704,7 +704,8 @@ def trim(prompt: str, guesses: str, emitted: str, n_shown: int = 6) -> Picture:
     n_shown = min(n_shown, P)
     new, marks = [*shown(prompt[-1] + guesses)], ["", *["✓"] * n, *["✗"] * (K - n)]
     kinds = ["cached", *["accepted"] * n, *["rejected"] * (K - n)]
-    old = [(letter, "cached") for letter in shown(prompt[-n_shown - 1 : -1])]
+    earlier = ["…"] * (n_shown < P) + [*shown(prompt[-n_shown - 1 : -1])]
+    old = [(letter, "cached") for letter in earlier]
     stays = [*old, *((letter, "cached") for letter in new[: n + 1])]
     guessed = [(letter, "draft") for letter in new[1:]]
     rows = {
@@ -715,10 +716,10 @@ def trim(prompt: str, guesses: str, emitted: str, n_shown: int = 6) -> Picture:
         "the next pass begins": [*stays, ("▸" + shown(emitted[-1]), "target")],
     }
     axes = sheet("The trim cuts off the rejected guesses, and nothing else", 8, 2.5)
-    size, left = min(4, 46 / (n_shown + K + 1)), 20
+    size, left = min(4, 46 / (len(old) + K + 1)), 20
     for i, (label, cells) in enumerate(rows.items()):
         strip(axes, left, 1 + 4.6 * i, label, cells, size)
-    cut, end = left + size * (n_shown + n + 1) - 0.2, left + size * (n_shown + K + 1) + 1
+    cut, end = left + size * (len(old) + n + 1) - 0.2, left + size * (len(old) + K + 1) + 1
     axes.plot([cut, cut], [9.5, 18.7], color=REJECTED, linestyle="--", linewidth=1.6)
     own = ("★", "bonus") if n == K else ("↻", "resampled")
     box(axes, end, 10.2, size - 0.4, 3, own[0] + shown(emitted[-1]), own[1])
