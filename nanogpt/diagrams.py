@@ -334,6 +334,7 @@ def cached_step(text: str, weights: Sequence[float]) -> Picture:
     sub = [str(i).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")) for i in range(P + 1)]
     for y, name in ((6, "token"), (13, "query"), (19, "keys"), (24.5, "weights"), (30, "values")):
         words(axes, 1, y, name, ha="left")
+    words(axes, 1, 26.4, "(largest in bold)", ha="left", fontsize=8)
     words(axes, 1, 37, "output", ha="left")
     words(axes, (15 + new) / 2, 2, "old tokens: from the cache, nothing is computed", fontsize=9)
     words(axes, new + w / 2, 2, "new token", fontsize=9)
