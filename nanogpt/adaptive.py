@@ -1,7 +1,7 @@
 """Draft lengths chosen while decoding: policies to hand to `speculative_generate` as its K.
 
-A policy is asked before each round, policy(rounds so far), and returns the most tokens to draft and
-`more`, which is asked before each draw, more(q, n), whether to make it. Neither ever sees a token
+Before each round, policy(rounds so far) returns the most tokens to draft, and `more`. Before each
+draw, more(q, n) says whether to make it. Neither ever sees a token
 that may be dropped again. That keeps the output exact: a rule that looks at a drawn token, and then
 leaves it out, is biased (unless the token was never drawn, but is a function of q).
 """
@@ -83,7 +83,7 @@ def features(q: Tensor) -> tuple[float, float, float]:
 
 
 class StopRule:
-    """Predicts from q alone how likely a token drawn from it is accepted: a logistic function.
+    """Predicts from q alone how likely a draw from it is to be accepted: a logistic function.
 
     weights (3,): of `features`.
     """

@@ -130,8 +130,8 @@ def in_turn(
 ) -> dict:
     """{name: seconds} of calls without arguments, of each the median, or another quantile.
 
-    They are timed in turn, so that what else runs on the machine, and the processor's own caches,
-    meet all of them alike.
+    They are timed in turn, so that other programs on the machine, and the processor's own caches,
+    affect them all alike.
     """
     seconds = {name: [] for name in calls}
     for _ in range(warm_up + repeats):
@@ -185,7 +185,7 @@ def calibrate(
     """What drafting and verifying cost on this machine, in units of a pass over one token.
 
     draft_cost: one drafted token; verify_cost: a function of K, the pass over K+1 tokens, on the
-    straight line from 1 to 17; rest: a round besides. They are the arguments of theory.best_K.
+    straight line from 1 to 17; rest: what else a round costs. They are for theory.best_K.
     """
     context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
     past_kvs, rng = prefill(target, context), RandomSource(0)

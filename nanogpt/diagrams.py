@@ -360,8 +360,8 @@ def cached_step(text: str, weights: Sequence[float]) -> Picture:
 def context_walk(walk: Sequence[tuple[str, Mapping[str, int]]], title: str) -> Picture:
     """A walk back through a text: (context, {follower: how often}), from the empty context on.
 
-    Each known context shows what its row is made of: its own counts, and the row above in the share
-    that its different followers earn it. One without followers is unknown, and ends the walk.
+    Each known context shows what its row is made of: its own counts and, weighted by how many
+    different followers it has, the row above. One without followers is unknown, and ends the walk.
     """
     axes = sheet(title, 8, 0.7 + 0.48 * len(walk))
     row = dict.fromkeys(walk[0][1], 1 / len(walk[0][1]))
@@ -561,7 +561,7 @@ def guess_and_check(before: str, guesses: str, marks: Sequence[Mark]) -> Picture
 def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -> Picture:
     """How a table drafts: the current character picks a row, a draw from it picks the next row.
 
-    q: of each guess, the row (V,) it was drawn from; the likeliest few of its entries are shown.
+    q: the row (V,) that each guess was drawn from; its likeliest few entries are shown.
     """
     axes = sheet(
         "The current character picks a row; the draw picks the next", 8.8, 0.95 * len(guesses) + 0.9

@@ -2,8 +2,8 @@
 
 Two rules hold for every decoder of the package, and `Text` keeps both. The cache is one token
 behind: it holds every token up to, not including, the current one, which enters with the next pass.
-And when the cache has filled the window, the context restarts with half a window, so that text of
-any length can be generated and where a context starts never depends on how many passes were made.
+And when the cache has filled the window, the context restarts with half a window, so text can be
+of any length, and where a context starts never depends on how many passes were made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a notebook needs to let its reader build, beside the subject itself."""
+"""What a notebook needs, besides its subject, to let its reader build."""
 
 from __future__ import annotations
 

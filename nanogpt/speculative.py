@@ -90,7 +90,7 @@ def accept_reject(
 
 
 def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """max(0, p - q) normalised, (V,): what p has more than q.
+    """max(0, p - q) normalised, (V,): p's excess over q.
 
     p itself where p and q differ by no more than rounding, so that nothing is left.
     """

@@ -1,6 +1,6 @@
 """Drafts that copy from the text itself, and know no language at all.
 
-Where the last few tokens have occurred before, they are sure that what followed then follows now:
+If the last few tokens occurred before, the draft is sure that what followed then follows now:
 q is one-hot.
 """
 

@@ -184,7 +184,7 @@ def distil_ngrams(
 
 
 def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, means) -> None:
-    """Write a distilled draft: its rows in whole 255ths, what is too rare for one left out."""
+    """Write a distilled draft: its rows in whole 255ths, without what is too rare for one."""
     weights = np.round(means * 255).astype(np.uint8)
     arrays = {
         "children": np.bincount(parents[1:], minlength=len(parents)),

@@ -59,7 +59,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def window_start(length: int, block_size: int) -> int:
-    """The index from which on a window sees a text of `length`: a multiple of half a window."""
+    """Where a window's view of a text of `length` starts: a multiple of half a window."""
     half = max(1, block_size // 2)
     return max(0, -(-(length - block_size) // half) * half)
 

@@ -31,11 +31,11 @@ def head_forward(mine: Callable) -> None:
             raise
         except RuntimeError as error:
             raise AssertionError(
-                f"yours raised: {error}; x is (3, 5, 8), and .T reverses all dimensions where "
+                f"yours raised: {error}; x is (3, 5, 8), and .T reverses all dimensions, "
                 ".transpose(-2, -1) swaps the last two"
             ) from error
         unchanged = torch.equal(given[0], x) and torch.equal(given[1], bias)
-        assert unchanged, "x or attn_bias was changed in place; work on something new"
+        assert unchanged, "you changed x or attn_bias in place; work on a copy"
         two = isinstance(got, (tuple, list)) and len(got) == 2 and got[1] is not None
         assert two and len(got[1]) == 2, "return two: the output, and the pair (keys, values)"
         for name, value in zip(("output", "keys", "values"), (got[0], *got[1]), strict=True):

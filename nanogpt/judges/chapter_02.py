@@ -26,7 +26,7 @@ def cached_step(mine: Callable) -> None:
         made = mine(head, x[:, P : P + T].clone(), past)
         case = f"after P = {P} cached tokens and T = {T} new ones"
         assert isinstance(made, (tuple, list)) and [len(m or ()) for m in made[1:]] == [2], (
-            f"return two things, the output and the pair (k, v); a {type(made).__name__} came"
+            f"return two things, the output and the pair (k, v), not a {type(made).__name__}"
         )
         assert P == 0 or all(torch.equal(t, old[:, :P]) for t, old in zip(past, kv, strict=True)), (
             "the cache you were given has changed: make new tensors, leave the old"

@@ -31,7 +31,7 @@ def counted_table(mine: Callable) -> None:
         table = torch.as_tensor(table, dtype=torch.float64)
         assert table.shape == (V, V), (
             f"for V = {V} the table has shape {tuple(table.shape)}, not ({V}, {V}): a row for each "
-            "token of the vocabulary, also for one that never occurs"
+            "token of the vocabulary, even one that never occurs"
         )
         right = counted(text, V) + 1
         right = right / right.sum(1, keepdim=True)
@@ -58,7 +58,7 @@ def slip_of_table(table: Tensor, text: list[int], V: int) -> str:
     slips = {
         "the table is on its side: row i is for what comes after token i": n.T + 1,
         "the last pair is missing: N tokens have N-1 pairs": counted(text[:-1], V) + 1,
-        "a text is no ring: the last token has no follower": counted([*text, text[0]], V) + 1,
+        "a text has an end: the last token has no follower": counted([*text, text[0]], V) + 1,
         "a pair that occurs twice counts twice": n.clamp(max=1) + 1,
         "add one to every count before you divide": n,
     }

@@ -35,7 +35,7 @@ def verify(mine: Callable) -> None:
             passes.clear()
             made = mine(target, text[P], given, past_kvs, sampling)
             assert isinstance(made, (tuple, list)) and len(made) == 2, (
-                f"return two things, target_probs and the new cache; a {type(made).__name__} came"
+                f"return two things, target_probs and the new cache, not a {type(made).__name__}"
             )
             assert len(passes) < 2, f"{len(passes)} passes: all 5 tokens are known, one will do"
             assert given == text[P + 1 :], f"the caller's list of candidates is changed: {given}"
@@ -44,7 +44,7 @@ def verify(mine: Callable) -> None:
             )
             assert cache_length(made[1]) == P + 5, (
                 f"the cache that came back holds {cache_length(made[1])} tokens, not {P + 5}: "
-                f"hand on the new one, the {P} from before and all 5 of the pass"
+                f"return the new one: the {P} from before and all 5 of the pass"
             )
     finally:
         hook.remove()
@@ -62,7 +62,7 @@ def check_rows(rows: Tensor, target, text: list[int], P: int, sampling: Sampling
         "a row for the current token and one for each candidate"
     )
     slips = {  # what row 0 would be
-        "it is not in probabilities: `sampling` makes them of logits": logits[0],
+        "these are logits; `sampling` turns them into probabilities": logits[0],
         "`sampling` was not asked": Sampling().probs(logits[0]),
         "it is p one token further on": right[1],
         "the pass did not see the cache": sampling.probs(target(torch.tensor([text[P:]]))[0][0, 0]),

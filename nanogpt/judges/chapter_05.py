@@ -85,9 +85,7 @@ def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], flo
             return f"its first guess stays with {kept:.2f}, which is q/p; the rule says p/q"
         for name, row in (("p", p[0]), ("q", q[0]), ("max(0, q - p)", excess(q[0], p[0]))):
             if like(instead, row):
-                return (
-                    f"what replaces a rejected guess looks drawn from {name}: that is no residual"
-                )
+                return f"a rejected guess's replacement looks drawn from {name}, not the residual"
     if any(list(tokens) == guesses[: len(tokens)] for tokens in got):
         if all(p[i][x] >= q[i][x] for i, x in enumerate(guesses)):
             return "no guess was rejected, so the target adds a bonus token; it is missing"
@@ -95,9 +93,7 @@ def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], flo
     if K and abs(kept - min(1, p_x / q_x)) > 1e-5:
         return f"its first guess stays with {kept:.2f}; the rule says {min(1, p_x / q_x):.2f}"
     if len(last) == 1 and max(p[K]) < 1:
-        return (
-            f"the bonus token is always {min(last)}; draw it with rng, the likeliest one is no draw"
-        )
+        return f"the bonus token is always {min(last)}; draw it with rng, do not take the likeliest"
     if any(like(last, row) for row in p[:K]):
         return f"the bonus token comes from a wrong row of p; it belongs to row {K}"
     return "look at what replaces a rejected guess: is it max(0, p - q), divided by its sum?"

@@ -29,7 +29,7 @@ def trim(mine: Callable) -> None:
         nested = all(isinstance(x, (tuple, list)) for x in (made, made[0], made[0][0]))
         assert nested, "the cache is layers of heads of pairs: made[0][0] is the (k, v) of a head"
         got = [torch.as_tensor(t) for t in tensors(made)]
-        assert len(got) == 8, f"2 layers of 2 heads, k and v: 8 tensors are due, not {len(got)}"
+        assert len(got) == 8, f"2 layers of 2 heads, k and v, make 8 tensors, not {len(got)}"
         slips = {emitted: "those from before the round are lost", n: "nothing is cut off"}
         slips |= {0: "nothing is left", keep - 1: "an entry of the text is lost"}
         slips |= {keep + 1: "a rejected guess stays"}

@@ -40,7 +40,7 @@ def generate(mine: Callable) -> None:
             assert not blind, f"{where}: {blind}"
             most = 6 if draft is oneself and n == 12 else 60
             assert len(target.passes) <= most, (
-                f"{where}: every guess was right, and {len(target.passes)} passes were made where "
+                f"{where}: every guess was right, but you made {len(target.passes)} passes where "
                 "4 would do: one pass checks all candidates of a round"
             )
     small, table = toy_target(2, 32, seed=7), random_draft(2)
@@ -87,13 +87,13 @@ class Asked:
             if context[: len(so_far)] != so_far:
                 return (
                     f"before pass {i + 1} of the target, the draft was asked about {context}, "
-                    f"although the text goes on, {so_far}: it must see the whole text so far"
+                    f"but the text so far is {so_far}: it must see the whole text so far"
                 )
         return ""
 
 
 def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
-    """What a decoder returned, as a list of n tokens; an AssertionError says what it is else."""
+    """What a decoder returned, as a list of n tokens. Raises AssertionError if it is not."""
     assert made is not None, "nothing came back: return the new tokens"
     made = [int(token) for token in getattr(made, "tokens", made)]
     if len(made) == n + len(prompt) and made[: len(prompt)] == prompt:
@@ -103,7 +103,7 @@ def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
         hint = "did the prompt's tokens count, too?"
     elif len(made) == n - 1:
         hint = "the last one is a plain step with k = 0"
-    assert len(made) == n, f"{len(made)} tokens came where {n} were asked for: {hint}"
+    assert len(made) == n, f"you returned {len(made)} tokens, not {n}: {hint}"
     return made
 
 

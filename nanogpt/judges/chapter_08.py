@@ -60,7 +60,7 @@ def ends_with(replacement, bonus) -> Callable:
 
 
 def one_draw(candidates, draft_probs, target_probs, rng) -> list[int]:
-    """accept_reject, as right as the package's, with one draw for a candidate where that has two.
+    """A right accept_reject, with one draw per candidate where the package's has two.
 
     Of draft_probs (K, V) and target_probs (K+1, V).
     """
@@ -92,9 +92,9 @@ def biased_decoders() -> list[tuple]:
         return p[-1]
 
     samples = "(If you sample: enough texts?)"
-    chance = "Does chance decide its texts, is anything drafted, and now and then rejected?"
+    chance = "Are its texts random, is anything drafted, and sometimes rejected?"
     two = f"Is K large enough, and the text long enough, for a round to draft two? {samples}"
-    bonus = f"Are now and then all candidates of a round accepted, and one token added? {samples}"
+    bonus = f"Does a round sometimes accept all its candidates, and add one token? {samples}"
     kinds = [
         ("the decoder that resamples from p", lambda i, p, q: p, last_row, chance),
         ("a decoder that resamples from p at the second candidate only",

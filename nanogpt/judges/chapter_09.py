@@ -39,7 +39,7 @@ def expected_tokens(mine: Callable) -> None:
         }
         near = [why for slip, why in slips.items() if abs(slip - float(got)) < 1e-4]
         if not near and 1e-4 <= abs(float(got) - right) < 0.1:
-            near = ["close; if you draw coins: the mean is wanted exactly, not by drawing"]
+            near = ["close; if you toss coins, do not: work out the exact mean"]
         assert abs(float(got) - right) < 1e-4, (  # an answer in float32 is right, too
             f"{where}: {float(got):.4f}, but all ways a round can go give {right:.4f} on average"
             f"{': ' + near[0] if near else ''}"

@@ -85,7 +85,7 @@ def slips_of_back_off(counts, known: str) -> Iterator[tuple[str, dict]]:
         ("the number of all letters", lambda seen: V),
     ):
         wrong = row_of(counts, known, u)
-        yield f"its parent's share is {what}; it is how many *different* letters followed", wrong
+        yield f"its parent's share is {what}, not how many *different* letters followed", wrong
     whole = even
     for n in range(len(known) + 1):
         whole = mixed(counts[known[-n:]], whole, len(counts[known[-n:]]))

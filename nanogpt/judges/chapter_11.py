@@ -66,7 +66,7 @@ def fault_of_rewind(kept: int, fed: list[int], cached: list[int], context: list[
     for i, token in enumerate(cached[:kept]):
         if context[i : i + 1] != [token]:
             here = f"has {context[i]}" if i < len(context) else "has ended"
-            return f"entry {i} stays, of token {token}, where the context {here}"
+            return f"entry {i} keeps token {token}, but the context {here}"
     if fed != context[kept:]:
         return f"{kept} entries stay, so {context[kept:]} must be read, not {fed}"
     if kept < same.index(False):

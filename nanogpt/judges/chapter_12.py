@@ -39,8 +39,8 @@ def entropy_policy(mine: Callable) -> None:
             fault = slip_of_budget(budget, torch.special.entr(q).sum(-1), first)
             assert not fault, f"{case}; {fault}"
             assert second == first, (
-                f"{case} in the first round and {second} in the next; what is spent belongs to one "
-                "round, so start it anew whenever policy(rounds) is asked"
+                f"{case} in the first round and {second} in the next; each round has its own "
+                "budget, so start anew whenever policy(rounds) is called"
             )
     toy, draft, lengths = toy_target(2, 8, seed=1), TableDraft([[0.9, 0.1], [0.5, 0.5]]), set()
 
@@ -51,7 +51,7 @@ def entropy_policy(mine: Callable) -> None:
 
     off = total_variation(enumerate_outcomes(program), exact_continuations(toy, 3, Sampling()))
     assert off < 1e-12, f"a toy's texts are not the target's own: total variation {off:.1e}"
-    assert len(lengths) > 1, "every round of a toy's texts drafts as many; does q matter at all?"
+    assert len(lengths) > 1, "all rounds of a toy's texts draft equally many; does q matter?"
 
 
 def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
@@ -65,11 +65,11 @@ def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
     right = first(lambda i: sums[i] > budget)
     for fault, wrong in (
         (
-            "the q of the coming token counts before it is drawn",
+            "count the q of the coming token before you draw it",
             lambda i: i and sums[i - 1] > budget,
         ),
         (
-            "the entropies of a round add up, and each was looked at alone",
+            "a round's entropies add up, but you looked at each alone",
             lambda i: costs[i] > budget,
         ),
         (
@@ -84,7 +84,7 @@ def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
     ):
         if n == first(wrong) != right:
             return f"{fault}: {right} would be right"
-    return "" if n == right else f"the entropies, {costs[0]:.2f} the first, pay for {right}"
+    return "" if n == right else f"the first is {costs[0]:.2f}; the budget pays for {right}"
 
 
 def drawn_by_policy(policy: Callable, rows: Tensor) -> int:

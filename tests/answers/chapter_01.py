@@ -216,7 +216,7 @@ def my_head_forward(head, x, attn_bias):
     x -= x.mean(dim=-1, keepdim=True)
     return head(x, attn_bias)
 """,
-            "was changed in place",
+            "you changed x or attn_bias in place",
         ),
     ],
     1: [

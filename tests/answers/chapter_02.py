@@ -210,7 +210,7 @@ def my_cached_step(head, x, past_kv):
     scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
     return F.softmax(scores, dim=-1) @ v
 """,
-            "return two things, the output and the pair (k, v); a Tensor came",
+            "return two things, the output and the pair (k, v), not a Tensor",
         ),
         (  # the cache is overwritten in place
             """

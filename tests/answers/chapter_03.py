@@ -166,7 +166,7 @@ def my_counted_table(tokens, V):
     counts = torch.bincount(tokens * V + tokens.roll(-1), minlength=V * V).view(V, V) + 1
     return counts / counts.sum(dim=1, keepdim=True)
 """,
-            "a text is no ring",
+            "a text has an end",
         ),
         (  # the last pair is lost
             """

@@ -160,7 +160,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     return logits[0], cache
 """,
-            "it is not in probabilities",
+            "these are logits",
         ),
         (  # a softmax that forgets temperature and top-k
             """

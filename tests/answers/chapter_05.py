@@ -142,7 +142,7 @@ WRONG = {
                 "rng.categorical(target_probs[len(candidates)])",
                 "int(target_probs[len(candidates)].argmax())",
             ),
-            "the likeliest one is no draw",
+            "do not take the likeliest",
         ),
         (
             accept("[*candidates[:i], rng", "[*candidates[:i], x, rng"),

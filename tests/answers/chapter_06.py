@@ -139,7 +139,7 @@ def my_trim(new_kvs, num_emitted, cache_len_before_verify):
     keep = cache_len_before_verify + num_emitted
     return (tuple((k[:, :keep], v[:, :keep]) for k, v in new_kvs[0]),)
 """,
-            "8 tensors are due, not 4",
+            "make 8 tensors, not 4",
         ),
         (  # erased, not cut off: a 0 is an entry, too
             """

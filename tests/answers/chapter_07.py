@@ -128,11 +128,11 @@ WRONG = {
         (loop("end - len(tokens) - 1", "end - len(tokens)"), "a round of k candidates emits up to"),
         (
             loop("while len(tokens) < end:", "while len(tokens) < end - 1:"),
-            "11 tokens came where 12 were asked for: the last one is a plain step with k = 0",
+            "you returned 11 tokens, not 12: the last one is a plain step with k = 0",
         ),
         (  # the prompt's tokens are counted as new ones
             loop("len(prompt_tokens) + max_new_tokens", "max_new_tokens"),
-            "9 tokens came where 12 were asked for: did the prompt's tokens count, too?",
+            "you returned 9 tokens, not 12: did the prompt's tokens count, too?",
         ),
         (
             loop("list(prompt_tokens), len", "prompt_tokens, len"),
@@ -140,7 +140,7 @@ WRONG = {
         ),
         (  # the draft guesses what follows the prompt, in every round
             loop("draft_tokens(draft, tokens, k", "draft_tokens(draft, prompt_tokens, k"),
-            "was asked about [2, 5, 1], although the text goes on",
+            "was asked about [2, 5, 1], but the text so far is",
         ),
         (  # the draft is handed the last token only
             loop("draft_tokens(draft, tokens, k", "draft_tokens(draft, tokens[-1:], k"),

@@ -161,7 +161,7 @@ def my_check(generate):
         right = autoregressive_generate(target, [0, 1], 20, Sampling(0)).tokens
         assert generate(target, draft, [0, 1], 20, K, Sampling(0)).tokens == right
 """,
-            "your check passes the decoder that resamples from p. Does chance decide its texts",
+            "your check passes the decoder that resamples from p. Are its texts random",
         ),
         (
             """

@@ -160,7 +160,7 @@ def my_expected_tokens(alpha, K):
         tokens += kept + 1
     return tokens / rounds
 """,
-            "exactly, not by drawing",
+            "work out the exact mean",
         ),
     ],
     1: [

@@ -181,7 +181,7 @@ def my_row(counts, context, letters):
         row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
     return row
 """,
-            "share is 1;",
+            "share is 1,",
         ),
         (
             """

@@ -118,7 +118,7 @@ WRONG = {
 def my_rewind(cached, context):
     return len(cached), context[len(cached) :] or context[-1:]
 """,
-            "entry 3 stays, of token 4, where the context has 0",
+            "entry 3 keeps token 4, but the context has 0",
         ),
         (
             """
@@ -182,7 +182,7 @@ def my_rewind(cached, context):
     kept = min(kept + 1, len(cached))
     return kept, context[kept:] or context[-1:]
 """,
-            "entry 3 stays, of token 4, where the context has 0",
+            "entry 3 keeps token 4, but the context has 0",
         ),
         (
             """
@@ -190,7 +190,7 @@ def my_rewind(cached, context):
     kept = min(len(cached), len(context) - 1)
     return kept, context[kept:]
 """,
-            "entry 1 stays, of token 2, where the context has 0",
+            "entry 1 keeps token 2, but the context has 0",
         ),
         (
             """
@@ -200,7 +200,7 @@ def my_rewind(cached, context):
             return kept, context[kept:]
     return len(cached), context[len(cached) :] or context[-1:]
 """,
-            "where the context has ended",
+            "but the context has ended",
         ),
         (
             """
@@ -218,7 +218,7 @@ def my_rewind(cached, context):
     kept = sum(a == b for a, b in zip(cached, context[:-1]))
     return kept, context[kept:]
 """,
-            "entry 1 stays, of token 2, where the context has 0",
+            "entry 1 keeps token 2, but the context has 0",
         ),
         (
             """

@@ -121,7 +121,7 @@ def my_by_entropy(budget):
 
     return policy
 """,
-            "what is spent belongs to one round",
+            "each round has its own budget",
         ),
         (
             """
@@ -156,7 +156,7 @@ def my_by_entropy(budget):
 
     return policy
 """,
-            "counts before it is drawn",
+            "of the coming token before you draw it",
         ),
         (
             """
@@ -192,7 +192,7 @@ def my_by_entropy(budget):
 
     return policy
 """,
-            "each was looked at alone",
+            "you looked at each alone",
         ),
         (
             """
