@@ -1,6 +1,6 @@
 """Pictures of mechanisms: what flows where, drawn from a chapter's own tokens and numbers.
 
-The kit is a sheet of paper measured in characters' widths, boxes, arrows and words on it; colours
+The kit is a sheet of paper measured in tenths of an inch, boxes, arrows and words on it; colours
 and marks are those of `nanogpt.figures`. y runs downward.
 """
 
@@ -63,7 +63,7 @@ def box(axes: Axes, x: float, y: float, w: float, h: float, text: str = "", kind
     shape = mpl.patches.FancyBboxPatch(
         (x, y), w, h, boxstyle=f"round,pad=0,rounding_size={ROUND}", facecolor=fill, edgecolor=edge
     )
-    shape.set(linewidth=1.4, linestyle=dash, hatch=hatch and None)
+    shape.set(linewidth=1.4, linestyle=dash)
     axes.add_patch(shape)
     if hatch:  # a hatched stripe at the left edge, so that the text stays readable
         stripe = mpl.patches.Rectangle((x, y), 0.9, h, facecolor=fill, edgecolor=edge, hatch=hatch)
@@ -82,12 +82,11 @@ def arrow(
     axes: Axes,
     start: tuple[float, float],
     end: tuple[float, float],
-    text: str = "",
     colour: str = GREY,
     dash="-",
     bend: float = 0.0,
 ) -> None:
-    """An arrow from start to end, its text beside the middle; `bend` curves it."""
+    """An arrow from start to end; `bend` curves it."""
     style = {"arrowstyle": "-|>", "mutation_scale": 12, "linewidth": 1.4, "linestyle": dash}
     curve = f"arc3,rad={bend}"
     axes.add_patch(
@@ -95,23 +94,18 @@ def arrow(
             start, end, color=colour, connectionstyle=curve, shrinkA=0, shrinkB=0, **style
         )
     )
-    if text:
-        (a, b), (c, d) = start, end
-        words(axes, (a + c) / 2, (b + d) / 2 - 1.1, text, fontsize=9)
 
 
 @mpl.rc_context(STYLE)
-def rewind(
-    cases: Mapping[str, tuple[Sequence[str], Sequence[str], int]], title: str, shown: int = 9
-) -> Picture:
+def rewind(cases: Mapping[str, tuple[Sequence[str], Sequence[str], int]], title: str) -> Picture:
     """A draft's cache against the new context, two strips a case: {name: (cached, context, kept)}.
 
     The first `kept` tokens of both are the same; the rest of the cache is dropped (✗, struck
-    through), the rest of the context is read (▸). Of a long common part, the last `shown`.
+    through), the rest of the context is read (▸). Of a long common part, the last nine are shown.
     """
     axes, cell, left = sheet(title, 8, 1.75 * max(1, len(cases))), 3.6, 17.0
     for n, (name, (cached, context, kept)) in enumerate(cases.items()):
-        y, skip = 17.5 * n + 1.5, max(0, kept - shown)
+        y, skip = 17.5 * n + 1.5, max(0, kept - 9)
         common = ["…"] * (skip > 0) + list(cached[skip:kept])
         split = left + cell * len(common)
         words(axes, 0.5, y + 6.7, name, ha="left", fontweight="bold")
@@ -240,7 +234,7 @@ def transformer_block(text: str, channels: int, n_head: int) -> Picture:
     Each head hands out a key and a value per token, beside the block's output: a small cache.
     """
     axes = sheet("A block adds to its stream twice, and hands out keys and values", 8.8, 4.4)
-    letters, shape = text.replace(" ", "␣"), f"{len(text)} × {channels}"
+    letters, shape = shown(text), f"{len(text)} × {channels}"
     for start, end in ((10, 45), (48, 74), (77, 78)):
         arrow(axes, (start, 6), (end, 6), colour=TARGET)
     words(axes, 27, 4.4, "the residual stream goes straight through", fontsize=9)
@@ -291,15 +285,15 @@ def buffer(rows: Sequence[tuple[str, Sequence[float], int, int]], title: str) ->
 
 
 @mpl.rc_context(STYLE)
-def fair_race(lanes: Mapping[str, Sequence[Sequence[tuple[str, float]]]], title: str) -> Picture:
+def fair_race(orders: Mapping[str, Sequence[Sequence[tuple[str, float]]]], title: str) -> Picture:
     """Runs of two decoders on a time axis, a lane for each order: groups of ("old"/"new", seconds).
 
     Under a group of both stands old / new, under one of a single decoder its median; at the end of
     each lane, the speed-up that it reports.
     """
     axes, kinds = sheet(title, 8, 3.1), {"old": "target", "new": "draft"}
-    unit = 60 / max(sum(s for group in lane for _, s in group) for lane in lanes.values())
-    for y, (order, groups) in zip((5.5, 18.5), lanes.items(), strict=True):
+    unit = 60 / max(sum(s for group in lane for _, s in group) for lane in orders.values())
+    for y, (order, groups) in zip((5.5, 18.5), orders.items(), strict=True):
         words(axes, 1, y - 2.2, order, ha="left", fontweight="bold")
         x, ratios, medians = 1.0, [], {}
         for group in groups:
@@ -338,7 +332,7 @@ def cached_step(text: str, weights: Sequence[float]) -> Picture:
     words(axes, 1, 37, "output", ha="left")
     words(axes, (15 + new) / 2, 2, "old tokens: from the cache, nothing is computed", fontsize=9)
     words(axes, new + w / 2, 2, "new token", fontsize=9)
-    for i, letter in enumerate(text.replace(" ", "␣")):
+    for i, letter in enumerate(shown(text)):
         x, kind, plus = 15 + i * w, "target" if i == P else "cached", "+" if i == P else ""
         box(axes, x, 4, w - 0.8, 4, letter, "target" if i == P else "gone")
         box(axes, x, 17, w - 0.8, 4, f"{plus}k{sub[i]}", kind)
@@ -378,7 +372,7 @@ def context_walk(walk: Sequence[tuple[str, Mapping[str, int]]], title: str) -> P
         words(axes, 25, y + 1.6, f"{total:,} ({u} different)")
         own = 22 * total / (total + u)
         box(axes, 35, y, own, 3.2, f"{100 * total / (total + u):.1f} %")
-        rest = mpl.patches.Rectangle((35 + own, y), 22 - own, 3.2, facecolor="#FBEBCB")
+        rest = mpl.patches.Rectangle((35 + own, y), 22 - own, 3.2, facecolor=KINDS["draft"][0])
         axes.add_patch(rest).set(edgecolor=DRAFT, hatch="//")
         row = {x: (seen.get(x, 0) + u * row[x]) / (total + u) for x in row}
         best = sorted(row, key=row.get, reverse=True)[:3]
@@ -422,11 +416,13 @@ def scorecard(
 
 
 @mpl.rc_context(STYLE)
-def branches(leaves: Mapping[tuple[str, str], float], own: Mapping[str, float], title: str):
+def branches(
+    leaves: Mapping[tuple[str, str], float], own: Mapping[str, float], title: str
+) -> Picture:
     """A round of two guesses as a tree: {(first step, second step): probability} of its branches.
 
     A step is "✓ a" (accepted) or "✗ b ↻ a" (rejected, and what came instead), and ends with the
-    letter of the text. own: {text: probability} as the target says. Returns the Picture.
+    letter of the text. own: {text: probability} as the target says.
     """
     axes = sheet(title, 9.6, 0.42 * len(leaves) + 0.55)
     top, step, firsts = 5.0, 4.2, {}
@@ -461,7 +457,7 @@ def branches(leaves: Mapping[tuple[str, str], float], own: Mapping[str, float], 
     for i, (text, P) in enumerate(own.items()):
         parts = [x for (a, b), x in leaves.items() if a[-1] + b[-1] == text]
         said = " + ".join(f"{x:.2f}" for x in parts) + f" = {sum(parts):.2f}"
-        at = top + 1 + i * (step * len(leaves) - 6) / (len(own) - 1)
+        at = top + 1 + i * (step * len(leaves) - 6) / max(1, len(own) - 1)
         box(axes, 68, at - 2.4, 27.5, 4.8, f"{text}: {said}\nthe target says {P:.2f}", "target")
     words(
         axes, 56.5, top + step * len(leaves) - 0.8, "★ then a bonus token", color=GREY, fontsize=8
@@ -501,7 +497,7 @@ def round_flow(text: str, drafted: str, emitted: str, cached: int, V: int, title
     box(axes, 1, 5, 12, 4.6, shown(text[-8:]), "target")
     box(axes, 1, 27, 12, 4.6, f"cache of {cached}", "cached")
     for i, letter in enumerate(drafted):
-        box(axes, 19.2 + 4.3 * i, 11.2 - 10, 4, 3, shown(letter), "draft")
+        box(axes, 19.2 + 4.3 * i, 1.2, 4, 3, shown(letter), "draft")
     for i, letter in enumerate(emitted):
         mark, fate = (
             ("✓", "accepted") if i < n else ("★", "bonus") if n == K else ("↻", "resampled")
@@ -549,7 +545,7 @@ def guess_and_check(before: str, guesses: str, marks: Sequence[Mark]) -> Picture
             p_and_q = f"p {judged[j].p:.2f}\nq {judged[j].q:.2f}"
             words(axes, x + middle, 29.5, p_and_q if step > 4 else "", fontsize=8)
         if fate == "accepted":
-            box(axes, x, 35.5, w, 4, letter, "accepted")
+            box(axes, x, 35.5, w, 4, MARKS[fate][1] + letter, fate)
     if len(judged) < n:
         words(axes, columns[len(judged)], 29, "nobody looks at these", ha="left", fontsize=8)
     x = left + step * fates.count("accepted")
@@ -566,26 +562,25 @@ def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -
     axes = sheet(
         "The current character picks a row; the draw picks the next", 8.8, 0.95 * len(guesses) + 0.9
     )
-    names = {" ": "␣", "\n": "⏎"}
     for i, (before, drawn) in enumerate(zip([current, *guesses], guesses, strict=False)):
         y, row = 2 + 9.5 * i, dict(zip(chars, q[i].tolist(), strict=True))
-        shown = sorted(row, key=row.get, reverse=True)[:6]
-        shown += [drawn] * (drawn not in shown)
-        box(axes, 9, y, 6, 5, names.get(before, before), "draft" if i else "target")
+        best = sorted(row, key=row.get, reverse=True)[:6]
+        best += [drawn] * (drawn not in best)
+        box(axes, 9, y, 6, 5, shown(before), "draft" if i else "target")
         words(axes, 1, y + 2.5, f"guess {i}" if i else "current", ha="left")
         arrow(axes, (15, y + 2.5), (23, y + 2.5))
         words(axes, 19, y + 1.1, "its row", fontsize=9)
-        for j, char in enumerate(shown):
-            x, text = 23 + 9 * j, f"{names.get(char, char)}  {row[char]:.2f}"
+        for j, char in enumerate(best):
+            x, text = 23 + 9 * j, f"{shown(char)}  {row[char]:.2f}"
             box(axes, x, y, 8.4, 5, text, "draft" if char == drawn else "plain")
             if char == drawn:
                 axes.plot([x + 4.2, x + 4.2, 12], [y + 5, y + 7.2, y + 7.2], color=GREY)
                 arrow(axes, (12, y + 7.2), (12, y + 9.5))
                 words(axes, x + 3.4, y + 6.3, "drawn", ha="right", fontsize=9)
-        if len(row) > len(shown):
-            words(axes, 23 + 9 * len(shown), y + 2.5, "…", ha="left")
+        if len(row) > len(best):
+            words(axes, 23 + 9 * len(best), y + 2.5, "…", ha="left")
     end = 2 + 9.5 * len(guesses)
-    box(axes, 9, end, 6, 5, names.get(guesses[-1], guesses[-1]), "draft")
+    box(axes, 9, end, 6, 5, shown(guesses[-1]), "draft")
     words(axes, 1, end + 2.5, f"guess {len(guesses)}", ha="left")
     words(axes, 19, end + 2.5, "each guess keeps the whole row that it was drawn from", ha="left")
     return axes.figure
@@ -617,6 +612,11 @@ def map_of_the_round(
     return axes.figure
 
 
+def said_of(strips: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
+    """The rows of a description: each strip's label and what stands in its cells."""
+    return [f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in strips.items()]
+
+
 @mpl.rc_context(STYLE)
 def left_behind(text: str, rejected: str, own: str) -> Picture:
     """A text whose last guess was replaced, the cache that still holds it, and what comes of it."""
@@ -629,9 +629,7 @@ def left_behind(text: str, rejected: str, own: str) -> Picture:
     axes = sheet(f"The text has forgotten the {rejected}; the cache has not", 8, 1.75)
     for i, (label, cells) in enumerate(rows.items()):
         strip(axes, 20, 1 + 4.6 * i, label, cells, min(4, 58 / (len(same) + 2)))
-    axes.figure.rows = [
-        f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in rows.items()
-    ]
+    axes.figure.rows = said_of(rows)
     return axes.figure
 
 
@@ -668,10 +666,10 @@ def questions(prompt: str, guesses: str) -> Picture:
 
 
 @mpl.rc_context(STYLE)
-def one_pass(prompt: str, guesses: str, n_shown: int = 6) -> Picture:
+def one_pass(prompt: str, guesses: str) -> Picture:
     """The pass of a verification: its tokens and positions across, its rows and mask down."""
     K, P, left = len(guesses), len(prompt) - 1, 10
-    n_shown = min(n_shown, P)
+    n_shown = min(6, P)
     letters = [*shown(prompt[-n_shown - 1 :] + guesses)]
     letters[n_shown] = "▸" + letters[n_shown]
     kinds = ["cached"] * n_shown + ["target"] + ["draft"] * K
@@ -699,10 +697,10 @@ def one_pass(prompt: str, guesses: str, n_shown: int = 6) -> Picture:
 
 
 @mpl.rc_context(STYLE)
-def trim(prompt: str, guesses: str, emitted: str, n_shown: int = 6) -> Picture:
+def trim(prompt: str, guesses: str, emitted: str) -> Picture:
     """A round in the cache: before the pass, after it, judged and cut, and the next pass."""
     n, K, P = len(emitted) - 1, len(guesses), len(prompt) - 1
-    n_shown = min(n_shown, P)
+    n_shown = min(6, P)
     new, marks = [*shown(prompt[-1] + guesses)], ["", *["✓"] * n, *["✗"] * (K - n)]
     kinds = ["cached", *["accepted"] * n, *["rejected"] * (K - n)]
     earlier = ["…"] * (n_shown < P) + [*shown(prompt[-n_shown - 1 : -1])]
@@ -726,9 +724,7 @@ def trim(prompt: str, guesses: str, emitted: str, n_shown: int = 6) -> Picture:
     box(axes, end, 10.2, size - 0.4, 3, own[0] + shown(emitted[-1]), own[1])
     words(axes, end + size, 11.7, "drawn after the\npass: no entry", ha="left", fontsize=9)
     rows["judged"].append((own[0] + shown(emitted[-1]), own[1]))
-    axes.figure.rows = [
-        f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in rows.items()
-    ]
+    axes.figure.rows = said_of(rows)
     return axes.figure
 
 

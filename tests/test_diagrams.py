@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from nanogpt import diagrams
@@ -58,7 +59,7 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
     "asking": [([0.9, 0.8, 0.3], "ht", "T"), ([0.9, 0.9, 0.9], "hts", "T")],
 }
 CASES = [(name, args) for name, every in SAMPLES.items() for args in every]
-KIT = {"sheet", "box", "words", "arrow", "strip"}
+KIT = {"sheet", "box", "words", "arrow", "strip", "said_of"}
 
 
 def test_every_picture_has_a_sample():
@@ -70,7 +71,8 @@ def test_every_picture_has_a_sample():
 def written(picture):
     """(text, its box in pixels) of everything written in it."""
     picture.canvas.draw()
-    texts = [t for axes in picture.axes for t in axes.texts if t.get_text().strip()]
+    drawn = [*picture.texts, *(thing for axes in picture.axes for thing in axes.get_children())]
+    texts = [t for t in drawn if isinstance(t, Text) and t.get_text().strip()]
     return [(t.get_text(), t.get_window_extent()) for t in texts]
 
 
@@ -102,3 +104,4 @@ def test_what_is_drawn_twice_needs_no_colour():
     for name in ("trim", "guess_and_check", "branches"):
         said = getattr(diagrams, name)(*SAMPLES[name][0]).description
         assert "✓" in said and "✗" in said and "↻" in said, said
+    assert "★" in diagrams.guess_and_check(*SAMPLES["guess_and_check"][1]).description

@@ -1,6 +1,7 @@
 """What the notebooks need: stubs tried, classes in pieces, guesses that may be missing."""
 
 import pytest
+import torch
 
 from nanogpt.notebook import add_to, attempt, your_guess
 
@@ -25,6 +26,15 @@ def test_a_right_answer_passes(capsys):
 def test_a_wrong_answer_hears_why(capsys):
     with pytest.raises(AssertionError, match="twice 2 is 4"):
         attempt(check_doubling, lambda x: x)
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_of_pytorch_is_no_untouched_stub(capsys):
+    def check(mine):
+        mine()
+
+    with pytest.raises(NotImplementedError, match="not implemented for"):
+        attempt(check, lambda: torch.softmax(torch.tensor([1, 2]), -1))
     assert capsys.readouterr().out == ""
 
 
