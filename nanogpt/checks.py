@@ -188,6 +188,11 @@ def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
         current += len(r.emitted)
 
 
+def near(value: Tensor, right: Tensor) -> bool:
+    """Whether a tensor (...,) has the shape of `right` (...,) and its numbers, to 1e-4."""
+    return value.shape == right.shape and bool(((value - right).abs() < 1e-4).all())
+
+
 def tensors(past_kvs) -> list[Tensor]:
     """All keys and values of a cache, in order, each (B, P, hs)."""
     return [t for layer in past_kvs or () for kv in layer for t in kv]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from nanogpt.checks import near
 from nanogpt.model import GPTConfig, Head
 
 
@@ -36,16 +37,19 @@ def head_forward(mine: Callable) -> None:
             ) from error
         unchanged = torch.equal(given[0], x) and torch.equal(given[1], bias)
         assert unchanged, "you changed x or attn_bias in place; work on a copy"
-        two = isinstance(got, (tuple, list)) and len(got) == 2 and got[1] is not None
-        assert two and len(got[1]) == 2, "return two: the output, and the pair (keys, values)"
-        for name, value in zip(("output", "keys", "values"), (got[0], *got[1]), strict=True):
-            shape = tuple(torch.as_tensor(value).shape)
-            right = "(B, T, hs) = (3, 5, 4)"
+        try:
+            output, pair = got
+            output, keys, values = (torch.as_tensor(t) for t in (output, *pair))
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = "return two: the output, and the pair (keys, values), all of them tensors"
+            raise AssertionError(message) from error
+        for name, t in (("output", output), ("keys", keys), ("values", values)):
+            shape, right = tuple(t.shape), "(B, T, hs) = (3, 5, 4)"
             assert shape == (3, 5, 4), f"the shape of the {name} is {shape}, not {right}"
-        assert near(got[1][0], k), "the keys that you return are not those of head.key"
-        assert near(got[1][1], v), "the values that you return are not those of head.value"
-        if not near(got[0], out):
-            whys = [why for why, slip in slips_of_a_head(head, x, bias) if near(got[0], slip)]
+        assert near(keys, k), "the keys that you return are not those of head.key"
+        assert near(values, v), "the values that you return are not those of head.value"
+        if not near(output, out):
+            whys = [why for why, slip in slips_of_a_head(head, x, bias) if near(output, slip)]
             raise AssertionError([*whys, "the output is not the weighted average of the values"][0])
 
 
@@ -71,9 +75,3 @@ def slips_of_a_head(head: Head, x: Tensor, bias: Tensor) -> Iterator[tuple[str, 
     hidden = torch.full((T, T), -torch.inf).triu(diagonal=1)
     why = "a row does not see what attn_bias shows it; use the bias that you are given"
     yield why, (scores + hidden).softmax(-1) @ v
-
-
-def near(value, right: Tensor) -> bool:
-    """Whether a tensor, array or list (...,) is `right` (...,), close enough to decode: 1e-4."""
-    value = torch.as_tensor(value)
-    return value.shape == right.shape and bool(((value - right).abs() <= 1e-4).all())

@@ -25,14 +25,15 @@ def cached_step(mine: Callable) -> None:
         past = tuple(t[:, :P].clone() for t in kv) if P else None
         made = mine(head, x[:, P : P + T].clone(), past)
         case = f"after P = {P} cached tokens and T = {T} new ones"
-        assert isinstance(made, (tuple, list)) and [len(m or ()) for m in made[1:]] == [2], (
-            f"return two things, the output and the pair (k, v), not a {type(made).__name__}"
-        )
+        try:
+            out, pair = made
+            out, new_k, new_v = (torch.as_tensor(t) for t in (out, *pair))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise AssertionError("return two things, the output and the pair (k, v)") from error
         assert P == 0 or all(torch.equal(t, old[:, :P]) for t, old in zip(past, kv, strict=True)), (
             "the cache you were given has changed: make new tensors, leave the old"
         )
-        out, *grown = (torch.as_tensor(t) for t in (made[0], *made[1]))
-        for name, t, right in zip("kv", grown, kv, strict=True):
+        for name, t, right in zip("kv", (new_k, new_v), kv, strict=True):
             assert t.shape == right.shape, (
                 f"{case}, {name} has shape {tuple(t.shape)}, not (B, P+T, hs) = "
                 f"{tuple(right.shape)}: it must hold the old entries and the new ones"

@@ -27,8 +27,14 @@ def counted_table(mine: Callable) -> None:
                 "for pairs, and tokens, that never occur?"
             ) from error
         assert tokens.tolist() == text, "the tokens you were given have changed; leave them alone"
-        assert table is not None, "nothing came back: return the table"
-        table = torch.as_tensor(table, dtype=torch.float64)
+        assert table is not None, "nothing came back: return a (V, V) table"
+        try:
+            if isinstance(table, (tuple, list)):  # of rows of any kind
+                table = torch.stack([torch.as_tensor(row) for row in table])
+            table = torch.as_tensor(table, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = f"return a (V, V) table: a tensor, an array or a list of rows; {error}"
+            raise AssertionError(message) from error
         assert table.shape == (V, V), (
             f"for V = {V} the table has shape {tuple(table.shape)}, not ({V}, {V}): a row for each "
             "token of the vocabulary, even one that never occurs"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import cache_length
+from nanogpt.checks import near, tensors
 from nanogpt.generate import prefill
 from nanogpt.sampling import Sampling
 from nanogpt.toys import toy_target
@@ -22,32 +23,40 @@ def verify(mine: Callable) -> None:
     """
     target, passes = toy_target(7, 16), []
 
-    def watch(_, given):
+    def trunk(idx, *args, **kwargs):
         passes.append(1)
-        shape = tuple(given[0].shape) if given else (1, 5)
+        shape = tuple(idx.shape)
         assert len(shape) == 2, f"the tokens that the pass got have shape {shape}, not (B, T)"
+        return type(target).trunk(target, idx, *args, **kwargs)
 
-    hook = target.register_forward_pre_hook(watch)
+    target.trunk = trunk  # every pass comes through here, also that of target.forward
     try:
         for P, sampling in ((3, Sampling()), (3, Sampling(0.5, top_k=3)), (0, Sampling())):
             text = [3, 1, 4, 1, 5, 2, 6, 0][: P + 5]
             given, past_kvs = text[P + 1 :], prefill(target, text[:P])
             passes.clear()
             made = mine(target, text[P], given, past_kvs, sampling)
-            assert isinstance(made, (tuple, list)) and len(made) == 2, (
-                f"return two things, target_probs and the new cache, not a {type(made).__name__}"
-            )
+            try:
+                rows, new_kvs = made
+                rows, n = torch.stack([torch.as_tensor(r) for r in rows]), cache_length(new_kvs)
+                cache = [torch.as_tensor(t) for t in tensors(new_kvs)]
+            except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+                message = "return two things, target_probs and the new cache, in this order"
+                raise AssertionError(message) from error
             assert len(passes) < 2, f"{len(passes)} passes: all 5 tokens are known, one will do"
             assert given == text[P + 1 :], f"the caller's list of candidates is changed: {given}"
-            check_rows(
-                torch.stack([torch.as_tensor(r) for r in made[0]]), target, text, P, sampling
-            )
-            assert cache_length(made[1]) == P + 5, (
-                f"the cache that came back holds {cache_length(made[1])} tokens, not {P + 5}: "
+            check_rows(rows, target, text, P, sampling)
+            assert n == P + 5, (
+                f"the cache that came back holds {n} tokens, not {P + 5}: "
                 f"return the new one: the {P} from before and all 5 of the pass"
             )
+            fresh = tensors(prefill(target, text))
+            assert len(cache) == len(fresh) and all(map(near, cache, fresh)), (
+                f"the cache that came back has the right length, {n}, but not the keys and values "
+                "of the text's tokens: return it as the pass made it"
+            )
     finally:
-        hook.remove()
+        del target.trunk
 
 
 def check_rows(rows: Tensor, target, text: list[int], P: int, sampling: Sampling) -> None:
@@ -61,16 +70,17 @@ def check_rows(rows: Tensor, target, text: list[int], P: int, sampling: Sampling
         f"target_probs has shape {tuple(rows.shape)}, not (K+1, V) = {tuple(right.shape)}: "
         "a row for the current token and one for each candidate"
     )
-    slips = {  # what row 0 would be
-        "these are logits; `sampling` turns them into probabilities": logits[0],
-        "`sampling` was not asked": Sampling().probs(logits[0]),
-        "it is p one token further on": right[1],
-        "the pass did not see the cache": sampling.probs(target(torch.tensor([text[P:]]))[0][0, 0]),
+    alone = target(torch.tensor([text[P:]]))[0][0]
+    slips = {  # what the rows would be
+        "these are logits; `sampling` turns them into probabilities": logits,
+        "`sampling` was not asked": Sampling().probs(logits),
+        "it is p one token further on": torch.cat([right[1:], right[-1:]]),
+        "the pass did not see the cache": sampling.probs(alone),
     }
-    same = {why: (rows[0] - slip).abs().max() < 1e-4 for why, slip in slips.items()}
-    why = next((w for w, s in same.items() if s), "look at the tokens, positions and mask you gave")
-    for i, off in enumerate((rows - right).abs().amax(dim=-1).tolist()):
+    for i, row in enumerate(rows):
+        whys = [why for why, slip in slips.items() if near(row, slip[i])]
+        why = [*whys, "look at the tokens, positions and mask you gave"][0]
         after = f"the current token and {i} candidates"
-        assert off < 1e-4, (
+        assert near(row, right[i]), (
             f"row {i} is not p after {after} (P = {P}, temperature {sampling.temperature}): {why}"
         )

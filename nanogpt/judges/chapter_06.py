@@ -26,9 +26,12 @@ def trim(mine: Callable) -> None:
         where = f"{before} entries before, K = {K}, {emitted} emitted"
         assert made is not None, "nothing came back: return the cache that is left"
         assert all(map(torch.equal, tensors(cache), given)), "the cache that it was given changed"
-        nested = all(isinstance(x, (tuple, list)) for x in (made, made[0], made[0][0]))
-        assert nested, "the cache is layers of heads of pairs: made[0][0] is the (k, v) of a head"
-        got = [torch.as_tensor(t) for t in tensors(made)]
+        try:
+            assert all(isinstance(x, (tuple, list)) for x in (made, made[0], made[0][0]))
+            got = [torch.as_tensor(t) for t in tensors(made)]
+        except (AssertionError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            message = "the cache is layers of heads of pairs, all of them tuples or lists: "
+            raise AssertionError(message + "made[0][0] is the (k, v) of a head") from error
         assert len(got) == 8, f"2 layers of 2 heads, k and v, make 8 tensors, not {len(got)}"
         slips = {emitted: "those from before the round are lost", n: "nothing is cut off"}
         slips |= {0: "nothing is left", keep - 1: "an entry of the text is lost"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -38,8 +39,12 @@ def generate(mine: Callable) -> None:
             )
             blind = asked.blind(prompt + made)
             assert not blind, f"{where}: {blind}"
-            most = 6 if draft is oneself and n == 12 else 60
-            assert len(target.passes) <= most, (
+            most = max(Counter(i for i, _ in set(asked.contexts)).values(), default=0)
+            assert most <= K, (
+                f"{where}: the draft guessed {most} tokens before one pass; a round has at most "
+                f"K = {K} candidates"
+            )
+            assert draft is not oneself or n < 12 or len(target.passes) <= 6, (
                 f"{where}: every guess was right, but you made {len(target.passes)} passes where "
                 "4 would do: one pass checks all candidates of a round"
             )
@@ -72,11 +77,11 @@ class Asked:
 
     def __init__(self, draft, target: Watched):
         self.draft, self.target, self.vocab_size = draft, target, draft.vocab_size
-        self.contexts: list[tuple[int, list[int]]] = []
+        self.contexts: list[tuple[int, tuple[int, ...]]] = []
 
     def get_probs(self, context) -> torch.Tensor:
         """The draft's q (V,)."""
-        self.contexts.append((len(self.target.passes), [int(token) for token in context]))
+        self.contexts.append((len(self.target.passes), tuple(int(token) for token in context)))
         return self.draft.get_probs(context)
 
     def blind(self, text: list[int]) -> str:
@@ -84,9 +89,9 @@ class Asked:
         for i, context in self.contexts:
             _, past_kvs = self.target.passes[i] if i < len(self.target.passes) else ([], None)
             so_far = text[: cache_length(past_kvs) + 1]  # the current token is not cached yet
-            if context[: len(so_far)] != so_far:
+            if list(context[: len(so_far)]) != so_far:
                 return (
-                    f"before pass {i + 1} of the target, the draft was asked about {context}, "
+                    f"before pass {i + 1} of the target, the draft was asked about {[*context]}, "
                     f"but the text so far is {so_far}: it must see the whole text so far"
                 )
         return ""
@@ -95,7 +100,10 @@ class Asked:
 def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
     """What a decoder returned, as a list of n tokens. Raises AssertionError if it is not."""
     assert made is not None, "nothing came back: return the new tokens"
-    made = [int(token) for token in getattr(made, "tokens", made)]
+    try:
+        made = [int(token) for token in getattr(made, "tokens", made)]
+    except (TypeError, ValueError) as error:
+        raise AssertionError("return the new tokens alone, one list of numbers") from error
     if len(made) == n + len(prompt) and made[: len(prompt)] == prompt:
         raise AssertionError("the prompt came back, too: return the new tokens only")
     hint = "a round of k candidates emits up to k + 1 tokens; how many are left to write?"

@@ -17,8 +17,8 @@ def check(mine: Callable) -> None:
     Raises AssertionError if it refuses a right one, never fails, or looks at too little.
     """
 
-    def drafts_nothing(target, draft, prompt, n, K=4, *rest, **named):
-        return autoregressive_generate(target, prompt, n, *rest, **named)
+    def drafts_nothing(target, draft, prompt_tokens, max_new_tokens, K=4, *rest, **named):
+        return autoregressive_generate(target, prompt_tokens, max_new_tokens, *rest, **named)
 
     for name, right in {
         "speculative_generate": speculative_generate,
@@ -75,10 +75,10 @@ def one_draw(candidates, draft_probs, target_probs, rng) -> list[int]:
     return [*candidates, rng.categorical(p[len(candidates)])]
 
 
-def first_token_anew(target, draft, prompt, n, *rest, **named):
+def first_token_anew(target, draft, prompt_tokens, max_new_tokens, *rest, **named):
     """A wrong decoder: each position's letters are spread as they should be, but not the texts."""
-    made = speculative_generate(target, draft, prompt, n, *rest, **named)
-    first = speculative_generate(target, draft, prompt, 1, *rest, **named)
+    made = speculative_generate(target, draft, prompt_tokens, max_new_tokens, *rest, **named)
+    first = speculative_generate(target, draft, prompt_tokens, 1, *rest, **named)
     return dataclasses.replace(made, tokens=first.tokens + made.tokens[1:])
 
 

@@ -29,6 +29,10 @@ def expected_tokens(mine: Callable) -> None:
         except ZeroDivisionError as error:
             raise AssertionError(f"{where}: a division by zero, but the mean is {right}") from error
         assert got is not None, f"{where}: it returns nothing; the mean of a round is a number"
+        try:
+            got = float(got + 0)  # float alone would take a string
+        except (TypeError, ValueError, RuntimeError):
+            raise AssertionError(f"{where}: return one number, the mean, not {got!r}") from None
         slips = {
             right + alpha**K: "the bonus token is counted twice; it is in the sum already",
             right + alpha ** (K + 1): "one term too many; K candidates bring at most K + 1 tokens",
@@ -37,10 +41,10 @@ def expected_tokens(mine: Callable) -> None:
             right - (K + 1) * alpha**K: "the outcome in which all are accepted is missing",
             1 + K * alpha: "that examines candidate i even where an earlier one was rejected",
         }
-        near = [why for slip, why in slips.items() if abs(slip - float(got)) < 1e-4]
-        if not near and 1e-4 <= abs(float(got) - right) < 0.1:
+        near = [why for slip, why in slips.items() if abs(slip - got) < 1e-4]
+        if not near and 1e-4 <= abs(got - right) < 0.1:
             near = ["close; if you toss coins, do not: work out the exact mean"]
-        assert abs(float(got) - right) < 1e-4, (  # an answer in float32 is right, too
-            f"{where}: {float(got):.4f}, but all ways a round can go give {right:.4f} on average"
+        assert abs(got - right) < 1e-4, (  # an answer in float32 is right, too
+            f"{where}: {got:.4f}, but all ways a round can go give {right:.4f} on average"
             f"{': ' + near[0] if near else ''}"
         )

@@ -24,10 +24,17 @@ def back_off(mine: Callable) -> None:
             raise AssertionError(f"{case}: KeyError {error}; walk only to what is known") from error
         assert counts == counts_of("abracadabra", 2), f"{case}: counts was changed; leave it alone"
         assert got is not None, f"{case}: None came back; return {{letter: q}}"
-        got = got if isinstance(got, Mapping) else dict(zip(letters, got, strict=False))
+        try:
+            row = got if isinstance(got, Mapping) else dict(zip(letters, got, strict=True))
+            got = {x: float(q) for x, q in row.items()}
+        except (TypeError, ValueError, RuntimeError):
+            raise AssertionError(
+                f"{case}: return {{letter: q}}, one number for each of the letters, not {got!r}"
+            ) from None
         missing = "".join(x for x in letters if x not in got)
         assert not missing, f"{case}: no q for the letters {missing}; each has a share above 0"
-        got = {x: float(got[x]) for x in letters}
+        more = [x for x in got if x not in letters]
+        assert not more, f"{case}: a q for {more[0]!r}, which is none of the letters"
         for fault, wrong in slips_of_back_off(counts, known):
             assert same_row(wrong, right) or not same_row(got, wrong), f"{case}: {fault}"
         total = sum(got.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
@@ -26,6 +27,7 @@ def entropy_policy(mine: Callable) -> None:
         "wavering, then sure, in turn": [[0.5, 0.5, 0, 0], [1.0, 0, 0, 0]],
         "wavering between two tokens": [[0.5, 0.5, 0, 0]],
         "lost among four": [[0.25] * 4],
+        "leaning to one": [[0.85, 0.15, 0, 0]],
         "sure, then wavering, in turn": [[1.0, 0, 0, 0], [0.5, 0.5, 0, 0]],
     }
     for budget in (2.0, 0.5, 1.5):
@@ -84,7 +86,7 @@ def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
     ):
         if n == first(wrong) != right:
             return f"{fault}: {right} would be right"
-    return "" if n == right else f"the first is {costs[0]:.2f}; the budget pays for {right}"
+    return "" if n == right else f"the first costs {costs[0]:.2f} nats; the budget pays for {right}"
 
 
 def drawn_by_policy(policy: Callable, rows: Tensor) -> int:
@@ -96,6 +98,10 @@ def drawn_by_policy(policy: Callable, rows: Tensor) -> int:
     pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and callable(answer[1])
     assert pair, f"policy(rounds) returned {answer!r}; it takes (16, more), more being a function"
     most, more = answer
+    try:
+        most = operator.index(most)
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(f"policy(rounds) allows {most!r} tokens, no whole number") from None
     assert 1 <= most <= 16, f"policy(rounds) allows {most} tokens; a round drafts 1 to 16"
     for n in range(most):
         q = rows[n % len(rows)].clone()

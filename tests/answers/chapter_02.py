@@ -210,7 +210,20 @@ def my_cached_step(head, x, past_kv):
     scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
     return F.softmax(scores, dim=-1) @ v
 """,
-            "return two things, the output and the pair (k, v), not a Tensor",
+            "return two things, the output and the pair (k, v)",
+        ),
+        (  # three things
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, k, v
+""",
+            "return two things, the output and the pair (k, v)",
         ),
         (  # the cache is overwritten in place
             """

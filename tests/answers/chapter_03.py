@@ -15,6 +15,15 @@ def my_counted_table(tokens, V):
         table[first, second] += 1
     return table / table.sum(dim=1, keepdim=True)
 """,
+        # a list of rows
+        """
+def my_counted_table(tokens, V):
+    rows = []
+    for i in range(V):
+        row = torch.bincount(tokens[1:][tokens[:-1] == i], minlength=V) + 1
+        rows.append(row / row.sum())
+    return rows
+""",
         """
 import numpy as np
 

@@ -113,6 +113,17 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
 """,
             "5 passes: all 5 tokens are known, one will do",
         ),
+        (  # the same, past __call__
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    rows = []
+    for token in [current_token, *candidates]:
+        logits, _, past_kvs = target.forward(torch.tensor([[token]]), past_kvs=past_kvs)
+        rows.append(sampling.probs(logits[0, -1]))
+    return torch.stack(rows), past_kvs
+""",
+            "5 passes: all 5 tokens are known, one will do",
+        ),
         (  # without the current token
             """
 def my_verify(target, current_token, candidates, past_kvs, sampling):
@@ -197,6 +208,15 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
     return sampling.probs(target(idx, past_kvs=past_kvs)[0][0]), past_kvs
 """,
             "the cache that came back holds 3 tokens, not 8",
+        ),
+        (  # a cache of the right length with nothing in it
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    cache = tuple(tuple((k * 0, v * 0) for k, v in layer) for layer in cache)
+    return sampling.probs(logits[0]), cache
+""",
+            "not the keys and values of the text's tokens",
         ),
         (  # in the caller's list
             """

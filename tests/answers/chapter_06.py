@@ -79,6 +79,14 @@ def my_trim(new_kvs, num_emitted, cache_len_before_verify):
 """,
             "the cache is layers of heads of pairs",
         ),
+        (  # a generator: no tuple is made of it
+            """
+def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+    keep = cache_len_before_verify + num_emitted
+    return (tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+""",
+            "all of them tuples or lists",
+        ),
         (  # the last emitted token has no entry
             """
 def my_trim(new_kvs, num_emitted, cache_len_before_verify):

@@ -157,6 +157,10 @@ WRONG = {
             loop("k = min(K, end - len(tokens) - 1)", "k = 0"),
             "one pass checks all candidates",
         ),
+        (  # more candidates than it may have
+            loop("k = min(K, end", "k = min(K + 3, end"),
+            "a round has at most K = 3 candidates",
+        ),
         (loop("past_kvs, sampling)", "past_kvs, Sampling())"), "greedy, the text is"),
         (  # the same random numbers in every round
             loop("(candidates, q, p, rng)", "(candidates, q, p, RandomSource(0))"),

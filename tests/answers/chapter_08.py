@@ -53,6 +53,19 @@ def my_check(generate):
             if not abs(right[text] - got.get(text, 0)) < 1e-10:
                 raise AssertionError(text)
 """,
+        """
+def my_check(generate):
+    # the arguments by name
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            generate(
+                target, draft, [0, 1], max_new_tokens=3, K=2, sampling=Sampling(), rng=rng
+            ).tokens
+        )
+    )
+    assert total_variation(got, exact_continuations(target, 3, Sampling())) < 1e-9
+""",
     ],
     1: [
         """

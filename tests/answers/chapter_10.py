@@ -262,6 +262,20 @@ def my_row(counts, context, letters):
 """,
             "counts was changed",
         ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = [1 / len(letters) for _ in letters]
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = [(seen[x] + u * q) / (total + u) for x, q in zip(letters, row)]
+    return [*row, 5.0]
+""",
+            "one number for each of the letters",
+        ),
     ],
     1: [
         (

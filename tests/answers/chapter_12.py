@@ -314,6 +314,23 @@ def my_by_entropy(budget):
 """,
             "not a policy",
         ),
+        (
+            """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += -float(q.max().log())
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+""",
+            "a draft that is leaning to one: 12 tokens were drawn",
+        ),
     ],
     1: [
         (  # the ordinary residual, as if nothing were dropped

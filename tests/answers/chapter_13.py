@@ -277,6 +277,19 @@ def my_fair_clock(old, new, prompts):
 """,
             "you never looked at the clock",
         ),
+        (  # old first in two pairs of three
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (new, old) if i % 3 == 2 else (old, new)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "who goes first in each pair?",
+        ),
     ],
     1: [
         (  # the prefill is the target's, too
