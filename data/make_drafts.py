@@ -17,11 +17,20 @@ from tqdm import tqdm, trange
 from nanogpt import adaptive, checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, load_corpus, train_val_split
-from nanogpt.drafts import ngram, transformer
+from nanogpt.drafts import itself, ngram, parallel, transformer
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import restart
+from nanogpt.generate import prefill
 from nanogpt.model import GPTLanguageModel
-from nanogpt.train import distil, evaluate, make_optimizer, train
+from nanogpt.train import (
+    distil,
+    evaluate,
+    make_optimizer,
+    train,
+    train_exits,
+    train_heads,
+    train_layerskip,
+    train_together,
+)
 
 TEXTS, LENGTH = 512, 12_000
 ORDER, NODES = 8, 60_000  # of the tree
@@ -41,8 +50,8 @@ def write_texts(target, texts: int, length: int, seed: int) -> tuple[np.ndarray,
     tokens[:, 0] = torch.randint(V, (texts,), generator=generator)
     past_kvs = None
     for i in trange(length - 1, desc="texts by the target"):
-        if cache_length(past_kvs) == target.config.block_size:
-            past_kvs = restart(target, tokens[:, : i + 1])
+        if cache_length(past_kvs) == target.config.block_size:  # as Text does
+            past_kvs = prefill(target, tokens[:, i - target.config.block_size // 2 : i])
         logits, _, past_kvs = target(tokens[:, i : i + 1], past_kvs=past_kvs)
         p = torch.softmax(logits[:, 0], dim=-1)  # (texts, V)
         tokens[:, i + 1] = torch.multinomial(p, 1, generator=generator)[:, 0]
@@ -90,6 +99,92 @@ def make_transformer(target, tokenizer, distilled: bool) -> None:
     print(path.relative_to(DATA_DIR), facts)
 
 
+def make_exits(target, tokenizer, steps: int = 2000) -> None:
+    """Train heads after block 1, 2, 3 of the target as it stands, on texts of its own."""
+    torch.manual_seed(1)
+    exits = torch.nn.ModuleDict({str(d): itself.exit_head(target) for d in (1, 2, 3)})
+    texts, _ = write_texts(target, 256, 4000, seed=2)
+    data = torch.from_numpy(texts.reshape(-1).astype(np.int64))
+    started = time.monotonic()
+    updates = train_exits(exits, target, make_optimizer(exits, 0.0), data, steps)
+    for _, loss in tqdm(updates, total=steps, desc="exits"):
+        pass
+    facts = {
+        "steps": steps,
+        "seconds": round(time.monotonic() - started, 1),
+        "loss": loss,
+        "corpus": "the target's own texts",
+    }
+    itself.save_exits(itself.EXITS, exits, tokenizer, facts)
+    print(itself.EXITS.relative_to(DATA_DIR), facts)
+
+
+def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> None:
+    """Train the target on, so that it can be left early; its weights are stored as float16."""
+    torch.manual_seed(1)
+    optimizer, corpus = make_optimizer(target), load_corpus()
+    data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    started = time.monotonic()
+    updates = train_layerskip(target, optimizer, data, steps, peak=peak)
+    for _ in tqdm(updates, total=steps, desc="layerskip"):
+        pass
+    seconds = round(time.monotonic() - started, 1)
+    half = target.half()
+    model = GPTLanguageModel(target.config).eval()
+    model.load_state_dict(half.state_dict())  # float32 again, rounded
+    facts = {
+        "from": "target.safetensors",
+        "steps": steps,
+        "peak": peak,
+        "seconds": seconds,
+        "val_loss": evaluate(model, held_out),
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.sha256,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    checkpoint.save(itself.LAYERSKIP, half, tokenizer, facts)
+    print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
+
+
+def make_medusa(target, tokenizer, steps: int = 6000, n_heads: int = 4) -> None:
+    """Heads on the target as it is, trained on texts that it wrote."""
+    started = time.monotonic()
+    texts, _ = write_texts(target, 256, 4000, seed=2)
+    windows = torch.from_numpy(texts.astype(np.int64)).flatten().unfold(0, 128, 128)
+    with torch.no_grad():
+        hidden = torch.cat([target.trunk(some)[0] for some in windows.split(64)])
+    heads = parallel.MedusaHeads.on(target, n_heads)
+    updates = train_heads(heads, make_optimizer(heads), hidden, windows, steps)
+    losses = [loss for _, loss in tqdm(updates, total=steps, desc="medusa")]
+    facts = {
+        "steps": steps,
+        "seconds": round(time.monotonic() - started, 1),
+        "loss": float(np.mean(losses[-500:])),
+        "corpus": "the target's own texts",
+    }
+    parallel.save(parallel.MEDUSA, heads, tokenizer, facts)
+    print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
+
+
+def make_medusa2(target, tokenizer, steps: int = 4000) -> None:
+    """The shipped target and heads, trained on together on the corpus."""
+    started, corpus = time.monotonic(), load_corpus()
+    data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    heads = parallel.load().requires_grad_(True)
+    optimizer = make_optimizer(torch.nn.ModuleList([target, heads]))
+    for _ in tqdm(train_together(target, heads, optimizer, data, steps), total=steps):
+        pass
+    facts = {
+        "steps": steps,
+        "seconds": round(time.monotonic() - started, 1),
+        "val_loss": evaluate(target, held_out),
+        "corpus": corpus.name,
+    }
+    parallel.save(parallel.MEDUSA2, heads, tokenizer, facts, target)
+    print(parallel.MEDUSA2.relative_to(DATA_DIR), facts)
+
+
 def make_stop(target, positions: int = 50_000) -> None:
     """Fit the stop rule to how much of q the target shares, on texts that the tree has not seen."""
     tokens, probs = write_texts(target, 64, 1000, seed=3)
@@ -119,6 +214,10 @@ def main(names: list[str]) -> None:
         "trained": lambda: make_transformer(target, tokenizer, distilled=False),
         "distilled": lambda: make_transformer(target, tokenizer, distilled=True),
         "stop": lambda: make_stop(target),
+        "exits": lambda: make_exits(target, tokenizer),
+        "layerskip": lambda: make_layerskip(*checkpoint.load()),
+        "medusa": lambda: make_medusa(target, tokenizer),
+        "medusa2": lambda: make_medusa2(*checkpoint.load()),
     }
     unknown = set(names) - set(makers)
     if unknown:

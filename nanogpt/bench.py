@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import gc
 import itertools
 import json
@@ -76,19 +77,31 @@ ALL += [
 class Timed:
     """A function or a target whose calls are timed: `seconds` is their sum, `calls` their number.
 
-    What it wraps may be a target: its `config` and `device` are passed on.
+    What it wraps may be a target: a pass through its `trunk` or `states` and `lm_head` is timed as
+    well, and everything else of it is passed on.
     """
 
     def __init__(self, timed: Callable):
         self.timed, self.seconds, self.calls = timed, 0.0, 0
-        self.config, self.device = getattr(timed, "config", None), getattr(timed, "device", None)
+
+    def clocked(self, function: Callable, *args, **kwargs):
+        """What the function returns, its time added."""
+        started = time.perf_counter()
+        result = function(*args, **kwargs)
+        self.seconds += time.perf_counter() - started
+        return result
 
     def __call__(self, *args, **kwargs):
-        started = time.perf_counter()
-        result = self.timed(*args, **kwargs)
-        self.seconds += time.perf_counter() - started
         self.calls += 1
-        return result
+        return self.clocked(self.timed, *args, **kwargs)
+
+    def __getattr__(self, name):
+        part = getattr(self.timed, name)
+        if name in ("trunk", "states"):
+            self.calls += 1
+        if name in ("trunk", "states", "ln_f", "lm_head"):
+            return functools.partial(self.clocked, part)
+        return part
 
 
 @dataclass(frozen=True)

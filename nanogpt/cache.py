@@ -7,6 +7,8 @@ A cache of another kind, as a faster target keeps one (`nanogpt.fused`), reads t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 KV = tuple[Tensor, Tensor]  # of one head
@@ -37,3 +39,19 @@ def trim_kv_cache(new_kvs: KVCache, num_emitted: int, cache_len_before_verify: i
         return new_kvs
     kept = (slice(None), slice(keep))  # k[kept] is k[:, :keep], the slices made once for all heads
     return tuple(tuple((k[kept], v[kept]) for k, v in layer) for layer in new_kvs)
+
+
+def keep_path(new_kvs: KVCache, path: Sequence[int], cache_len_before_verify: int) -> KVCache:
+    """The cache after a tree's round: what it held before, the current token's entry, the path's.
+
+    A pass over the current token and a tree adds an entry for each: the current token's, then those
+    of the nodes in their order. `path` are the accepted nodes from the root down; their entries
+    move together, so that slots are positions again.
+    """
+    first = cache_len_before_verify + 1  # node 0's slot
+    if list(path) == list(range(len(path))):  # they stand together already
+        return trim_kv_cache(new_kvs, 1 + len(path), cache_len_before_verify)
+    slots = [*range(first), *(first + node for node in path)]
+    if not isinstance(new_kvs, tuple):
+        return new_kvs.gathered(slots)
+    return tuple(tuple((k[:, slots], v[:, slots]) for k, v in layer) for layer in new_kvs)

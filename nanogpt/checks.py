@@ -3,7 +3,7 @@
 A decoder is a function with `speculative_generate`'s arguments. Each check runs it on the small
 models of `nanogpt.toys`, and raises an AssertionError that says in one sentence what is wrong and
 where; it returns None if nothing is. `decoder(accept_reject=mine)` makes a decoder of the package's
-loop and your own parts.
+loop and your own parts, `tree_decoder("without")` one that draws trees.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from nanogpt import tree
 from nanogpt.cache import cache_length
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.exact import enumerate_outcomes, total_variation
-from nanogpt.generate import Generation, autoregressive_generate, prefill
+from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import residual
 from nanogpt.toys import (
     SelfDraft,
     TableDraft,
@@ -48,6 +50,44 @@ def decoder(**parts: Callable) -> Decoder:
         raise ValueError(f"speculative_generate has no part {', '.join(sorted(unknown))}")
     vars(module).update(parts)
     return module.speculative_generate
+
+
+def tree_decoder(
+    siblings: str, widths: Sequence[int] = (2, 1), accept=None, module=tree
+) -> Decoder:
+    """`tree_generate` with speculative_generate's arguments: K is the depth of the tree.
+
+    The first levels have these `widths`, the rest 1; `siblings` is as in Grown. At temperature 0
+    the tree grows from the draft's q at temperature 1: of the sampled one, all siblings would be
+    the same. accept: another rule than accept_tree. module: where the loop comes from.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        grown = module.Grown(draft, [*widths[:K], *[1] * (K - len(widths))], siblings)
+        if sampling.temperature == 0:
+            propose = grown.propose
+            grown.propose = lambda text, most, _, rng: propose(text, most, Sampling(), rng)
+        rule = accept or module.accept_tree
+        return module.tree_generate(
+            target, grown, prompt_tokens, max_new_tokens, rule, sampling, rng, **kwargs
+        )
+
+    return generate
+
+
+def parents_of(r: Round) -> list[int]:
+    """The parents of a round's candidates: those of a chain are -1, 0, 1, …"""
+    return list(range(-1, len(r.candidates) - 1)) if r.parents is None else r.parents
+
+
+def contexts(r: Round, text: Sequence[int]) -> list[list[int]]:
+    """What row i of a round's target_probs comes after: the text, then that and each node's path."""
+    found = [list(text)]
+    for token, parent in zip(r.candidates, parents_of(r), strict=True):
+        found.append([*found[parent + 1], token])
+    return found
 
 
 SAMPLINGS = (Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
@@ -154,8 +194,10 @@ def check_draft_cache(generate: Decoder, n: int = 12, K: int = 3) -> None:
         draft, fresh, tokens = TransformerDraft(model), SelfDraft(model, 2), [0, 1]
         made = generate(target, draft, tokens, n, K, Sampling(), RandomSource(4))
         for i, r in enumerate(made.rounds):
-            for j, q in enumerate(r.draft_probs):
-                right = fresh.get_probs([*tokens, *r.candidates[:j]])
+            before = contexts(r, tokens)
+            for j, (q, parent) in enumerate(zip(r.draft_probs, parents_of(r), strict=True)):
+                right = fresh.get_probs(before[parent + 1]) * (q > 0)  # without earlier siblings
+                right /= right.sum()
                 assert torch.allclose(q, right, rtol=0, atol=1e-9), (
                     f"round {i}, candidate {j}: the draft's q is off by "
                     f"{float((q - right).abs().max()):.2f} from what it gives without a cache"
@@ -222,7 +264,7 @@ def check_stop(made: Generation, stop: int, free: list[int]) -> None:
     )
     rounds = [(len(r.emitted), len(r.candidates)) for r in made.rounds]
     accepted, drafted = sum(e - 1 for e, _ in rounds), sum(c for _, c in rounds)
-    examined = sum(min(e, c) for e, c in rounds)
+    examined = sum(len(r.emitted) - 1 + goes_on(r) for r in made.rounds)
     for name, right in (
         ("tokens_per_pass", len(made.tokens) / len(rounds)),
         ("acceptance_rate", accepted / drafted if drafted else None),
@@ -233,6 +275,12 @@ def check_stop(made: Generation, stop: int, free: list[int]) -> None:
             f"{name} is {got:.3f} where the trace (emitted, drafted per round) {rounds} with "
             f"{len(made.tokens)} tokens returned gives {right:.3f}"
         )
+
+
+def goes_on(r: Round) -> bool:
+    """Whether a round had a candidate after those that it accepted."""
+    last = len(r.emitted) - 2 if r.path is None else [-1, *r.path][-1]
+    return last in parents_of(r)
 
 
 def check_support(generate: Decoder, n: int = 12) -> None:
@@ -298,6 +346,56 @@ def check_frequencies(generate: Decoder, n: int = 400, seed: int = 5) -> None:
     )
 
 
+def check_siblings(generate: Decoder, n: int = 120) -> None:
+    """Each sibling that a tree's walk comes to is accepted as often as its p and q say.
+
+    That is with probability Σ min(r, q): q as it was drawn, r what its rejected siblings left of p.
+    For a draft equal to the target it is 1. A chain's acceptance is the same thing.
+    """
+    target = toy_target(7, 8)
+    for draft in (SelfDraft(target, 2), random_draft(7)):
+        made = generate(target, draft, [0, 1], n, 3, Sampling(), RandomSource(2))
+        expected = variance = accepted = 0.0
+        for i, r in enumerate(made.rounds):
+            parents, node = parents_of(r), -1
+            path = list(range(len(r.emitted) - 1)) if r.path is None else r.path
+            kept = [r.candidates[x] for x in path]
+            assert kept == r.emitted[:-1], f"round {i} keeps {kept} and emits {r.emitted}"
+            for chosen in [*path, None]:
+                left = r.target_probs[node + 1].numpy()
+                for child in (x for x, parent in enumerate(parents) if parent == node):
+                    q = r.draft_probs[child].numpy()
+                    overlap = float(min(1.0, (left.clip(max=q)).sum()))
+                    expected, variance = expected + overlap, variance + overlap * (1 - overlap)
+                    if child == chosen:
+                        break
+                    left = residual(left, q)
+                else:
+                    assert chosen is None, f"round {i}: node {chosen} is no child of node {node}"
+                node = chosen
+            accepted += len(path)
+        assert abs(accepted - expected) <= 4 * variance**0.5 + 1e-6, (
+            f"{type(draft).__name__}: {accepted:.0f} nodes were accepted where Σ min(r, q) says "
+            f"{expected:.1f} ± {variance**0.5:.1f}"
+        )
+
+
+def check_nodes(generate: Decoder, n: int = 30, K: int = 3) -> None:
+    """The p of every node is that of its own chain alone: as if no other branch were there."""
+    target, text = toy_target(7, 8), [0, 1]
+    fresh = SelfDraft(target, len(text))
+    made = generate(target, random_draft(7), text, n, K, Sampling(), RandomSource(6))
+    for i, r in enumerate(made.rounds):
+        for j, context in enumerate(contexts(r, text)):
+            off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())
+            which = f"node {j - 1}" if j else "the current token"
+            assert off < 1e-9, (
+                f"round {i}: after {which} p is off by {off:.2f} from that of its own chain "
+                f"{context[len(text) :]}, alone after {text}"
+            )
+        text = text + r.emitted
+
+
 CHECKS: dict[str, Callable[[Decoder], None]] = {
     "exact": check_lossless,
     "frequencies": check_frequencies,
@@ -308,3 +406,4 @@ CHECKS: dict[str, Callable[[Decoder], None]] = {
     "accounting": check_accounting,
     "support": check_support,
 }
+TREE_CHECKS = CHECKS | {"acceptance": check_siblings, "nodes": check_nodes}

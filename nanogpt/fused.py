@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nanogpt.cache import KV
-from nanogpt.model import GPTLanguageModel, causal_mask
+from nanogpt.model import Begun, GPTLanguageModel, causal_mask
 
 
 class PreallocatedCache:
@@ -90,6 +90,19 @@ class PreallocatedCache:
         each = [lengths] * len(self.lengths) if isinstance(lengths, int) else lengths
         return PreallocatedCache(self.buffer, self.starts, tuple(map(min, each, self.lengths)))
 
+    def gathered(self, slots: Sequence[int]) -> PreallocatedCache:
+        """The entries in these slots, in their order, of a cache of one text. They are moved.
+
+        The first that does not stay where it is starts a pass of its own: a longer cache that
+        shares the buffer is stale afterwards. Errors are those of `check`.
+        """
+        self.check()
+        stay = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
+        moved = self.buffer[..., slots[stay:], :]  # a copy
+        self.buffer[..., stay : len(slots), :] = moved
+        self.starts.append((stay,) * len(self.lengths))
+        return PreallocatedCache(self.buffer, self.starts, (len(slots),) * len(self.lengths))
+
     def __len__(self) -> int:
         return len(self.buffer)  # layers
 
@@ -143,6 +156,36 @@ class FusedLanguageModel(GPTLanguageModel):
             return causal_mask(T, P, self.device)
         return self.bias[P : P + T, : P + T]
 
+    def embed(
+        self,
+        idx: Tensor,
+        pos: Tensor | None,
+        past_kvs: PreallocatedCache,
+        attn_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """As GPTLanguageModel.embed, idx (B, T) -> (B, T, C); the bias is as in `attn_bias`.
+
+        Raises ValueError past the window, and for a cache that is no PreallocatedCache.
+        """
+        T = idx.shape[1]
+        if not isinstance(past_kvs, PreallocatedCache):
+            raise ValueError("past_kvs is not a PreallocatedCache; prefill with this model itself")
+        if pos is None and not past_kvs.even:
+            pos = (torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)).to(self.device)
+        pos = self.positions(idx, past_kvs.length, pos)
+        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
+        return x, self.attn_bias(past_kvs, T, attn_mask)
+
+    def layer(self, i: int, x: Tensor, bias: Tensor, new_kvs: PreallocatedCache) -> Tensor:
+        """Block i: x (B, T, C) -> (B, T, C), its keys and values written into the cache."""
+        (B, T, C), block = x.shape, self.blocks[i]
+        qkv = F.linear(block.ln1(x), self.qkv[i]).view(B, T, 3, self.config.n_head, -1)
+        qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, n_head, T, hs)
+        k, v = new_kvs.write(i, qkv[1:])  # (B, n_head, P+T, hs) each
+        attended = F.scaled_dot_product_attention(qkv[0], k, v, attn_mask=bias)
+        x = x + block.sa.proj(attended.transpose(1, 2).reshape(B, T, C))
+        return x + block.ffwd(block.ln2(x))
+
     @torch.no_grad()
     def trunk(
         self,
@@ -156,24 +199,49 @@ class FusedLanguageModel(GPTLanguageModel):
         Where the texts of a batch have lengths of their own, each goes on from its own.
         Raises ValueError past the window, and for a cache that is no PreallocatedCache.
         """
-        (B, T), C = idx.shape, self.config.n_embd
+        B, T = idx.shape
         if past_kvs is None:
             past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
-        if not isinstance(past_kvs, PreallocatedCache):
-            raise ValueError("past_kvs is not a PreallocatedCache; prefill with this model itself")
-        if pos is None and not past_kvs.even:
-            pos = (torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)).to(self.device)
-        pos = self.positions(idx, past_kvs.length, pos)
-        bias, new_kvs = self.attn_bias(past_kvs, T, attn_mask), past_kvs.grown(T)
-        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
-        for layer, (block, weight) in enumerate(zip(self.blocks, self.qkv, strict=True)):
-            qkv = F.linear(block.ln1(x), weight).view(B, T, 3, self.config.n_head, -1)
-            qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, n_head, T, hs)
-            k, v = new_kvs.write(layer, qkv[1:])  # (B, n_head, P+T, hs) each
-            attended = F.scaled_dot_product_attention(qkv[0], k, v, attn_mask=bias)
-            x = x + block.sa.proj(attended.transpose(1, 2).reshape(B, T, C))
-            x = x + block.ffwd(block.ln2(x))
+        x, bias = self.embed(idx, pos, past_kvs, attn_mask)
+        new_kvs = past_kvs.grown(T)
+        for i in range(len(self.blocks)):
+            x = self.layer(i, x, bias, new_kvs)
         return self.ln_f(x), new_kvs
+
+    @torch.no_grad()
+    def states(
+        self,
+        idx: Tensor,
+        pos: Tensor | None = None,
+        past_kvs: PreallocatedCache | None = None,
+        attn_mask: Tensor | None = None,
+        depth: int | None = None,
+        begun: Begun | None = None,
+    ) -> tuple[list[Tensor], PreallocatedCache]:
+        """As GPTLanguageModel.states, streams (B, T, C), but the cache has all blocks.
+
+        Those past `depth` are not written: it serves for the same depth, or in `begun`.
+        """
+        B, T = idx.shape
+        if past_kvs is None:
+            past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
+        x, bias = self.embed(idx, pos, past_kvs, attn_mask)
+        E, stream, lower = begun or Begun(0, x[:, :0], past_kvs)
+        m = stream.shape[1]
+        x, streams = x[:, m:], []
+        if E:
+            lower = lower.grown(T - m)
+            for i in range(E):
+                x = self.layer(i, x, bias[..., m:, :], lower)
+            x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
+            streams = [x]
+        new_kvs = past_kvs.grown(T)
+        if new_kvs.buffer is not lower.buffer:  # one of them was grown into a larger one
+            new_kvs.buffer[:E, ..., : lower.length, :] = lower.buffer[:E, ..., : lower.length, :]
+        for i in range(E, len(self.blocks) if depth is None else depth):
+            x = self.layer(i, x, bias, new_kvs)
+            streams.append(x)
+        return streams, new_kvs
 
 
 # The two forms of a target, by name.

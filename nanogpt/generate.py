@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length
-from nanogpt.model import GPTLanguageModel
+from nanogpt.model import Begun, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 
 
@@ -26,7 +26,8 @@ class Round:
     candidates: the K drafted tokens; draft_probs (K, V) and target_probs (K+1, V): the q and p
     they were judged by; emitted: the 1 … K+1 tokens that the round adds to the text, its accepted
     candidates and one token of the target's; cache_len: how many tokens the cache held before the
-    pass. In plain autoregressive decoding, K is 0.
+    pass. In plain autoregressive decoding, K is 0. Where the candidates are a tree, `parents` (K)
+    are its, and `path` the accepted nodes from the root down; a chain has None.
     """
 
     candidates: list[int]
@@ -34,6 +35,8 @@ class Round:
     target_probs: Tensor
     emitted: list[int]
     cache_len: int
+    parents: list[int] | None = None
+    path: list[int] | None = None
 
     @property
     def n_accepted(self) -> int:
@@ -42,8 +45,34 @@ class Round:
 
     @property
     def n_examined(self) -> int:
-        """How many candidates were examined: the accepted ones, and the rejected one if any."""
-        return min(self.n_accepted + 1, len(self.candidates))
+        """How many places were examined: those accepted, and the next if it had a candidate."""
+        if self.path is None:
+            return min(self.n_accepted + 1, len(self.candidates))
+        return self.n_accepted + ((self.path[-1] if self.path else -1) in self.parents)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Guesses that branch: each node is a token that may follow its parent.
+
+    tokens (N); parents (N), each before its children, -1 being the current token (a chain has
+    -1, 0, 1, …); q (N, V): what each token was drawn from, GIVEN its earlier siblings (one-hot for
+    a token that was not drawn). begun: what the draft worked out with the target's own first
+    blocks, for the current token and the first nodes.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    q: Tensor
+    begun: Begun | None = None
+
+    @property
+    def children(self) -> list[list[int]]:
+        """The nodes after the current token, then after node 0, 1, …; siblings in their order."""
+        found = [[] for _ in range(len(self.tokens) + 1)]
+        for node, parent in enumerate(self.parents):
+            found[parent + 1].append(node)
+        return found
 
 
 @dataclass(frozen=True)
@@ -110,21 +139,12 @@ def prefill(target: GPTLanguageModel, tokens: Sequence[int] | Tensor) -> KVCache
     return target(idx)[2] if idx.numel() else None
 
 
-def restart(target: GPTLanguageModel, tokens: Sequence[int] | Tensor) -> KVCache | None:
-    """The cache of half a window: the last tokens before the current one, at positions 0, 1, …
-
-    tokens: those so far, the current one last; of one text, or (B, n) of several.
-    """
-    tokens = torch.as_tensor(tokens)
-    last = tokens.shape[-1] - 1  # where the current one stands
-    return prefill(target, tokens[..., last - target.config.block_size // 2 : last])
-
-
 class Text:
     """One text that is being written: its tokens, the cache, and the rounds so far.
 
     tokens: the last block_size tokens of the prompt, then all new ones; the last is the current
-    one. past_kvs: the cache of those before it, or of the last of them since a restart.
+    one. past_kvs: the cache of those before it, or of the last of them since a restart; hidden
+    (P, C): their hidden states, None where the decoder does not keep them.
     Raises ValueError for a bad prompt or max_new_tokens.
     """
 
@@ -141,9 +161,9 @@ class Text:
         self.tokens = list(prompt_tokens)[-self.block_size :]
         self.n_prompt = len(self.tokens)
         self.end = self.n_prompt + max_new_tokens
-        self.past_kvs = prefill(target, self.tokens[:-1])
-        self.prefills = int(self.past_kvs is not None)  # a prompt of one token needs none
         self.rounds: list[Round] = []
+        self.prefills = 0
+        self.prefill(self.tokens[:-1])
 
     @property
     def cache_len(self) -> int:
@@ -161,20 +181,32 @@ class Text:
         new = self.tokens[self.n_prompt :]
         return len(self.tokens) >= self.end or new[-1:] == [self.stop_token]
 
+    @torch.no_grad()
+    def prefill(self, tokens: list[int]) -> None:
+        """The cache, and the hidden states, of `tokens` at positions 0, 1, …: one pass, if any."""
+        self.past_kvs = self.hidden = None
+        if tokens:
+            idx = torch.tensor([tokens], device=self.target.device)
+            hidden, self.past_kvs = self.target.trunk(idx)
+            self.hidden = hidden[0]
+            self.prefills += 1
+
     def restart_if_full(self) -> None:
         """Make room where the cache fills the window: half a window of tokens is read afresh."""
         if self.cache_len == self.block_size:
-            self.past_kvs = restart(self.target, self.tokens)
-            self.prefills += 1
+            self.prefill(self.tokens[-1 - self.block_size // 2 : -1])
 
-    def take(self, done: Round, past_kvs: KVCache) -> None:
-        """Add a round's tokens, up to the stop token, and the cache that goes with them."""
+    def take(self, done: Round, past_kvs: KVCache, hidden: Tensor | None = None) -> None:
+        """Add a round's tokens, up to the stop token, and the cache that goes with them.
+
+        hidden (P, C): of the tokens in that cache, if they are kept.
+        """
         emitted = done.emitted
         if self.stop_token in emitted:
             emitted = emitted[: emitted.index(self.stop_token) + 1]
         self.rounds.append(done)
         self.tokens += emitted
-        self.past_kvs = past_kvs
+        self.past_kvs, self.hidden = past_kvs, hidden
 
     def generation(self) -> Generation:
         """The new tokens and their trace."""

@@ -10,6 +10,7 @@ V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,14 @@ class GPTConfig:
 def causal_mask(T: int, P: int = 0, device: torch.device | None = None) -> Tensor:
     """(T, P+T) bool, True where row i (position P+i) may attend to column j: j <= P + i."""
     return torch.ones(T, P + T, dtype=torch.bool, device=device).tril(diagonal=P)
+
+
+class Begun(NamedTuple):
+    """What `GPTLanguageModel.states` has worked out for the first m tokens of a pass."""
+
+    depth: int  # how many blocks they have been through
+    stream: Tensor  # (B, m, C), after those
+    past_kvs: KVCache  # of those: P+m tokens
 
 
 class Head(nn.Module):
@@ -181,6 +190,24 @@ class GPTLanguageModel(nn.Module):
             )
         return pos
 
+    def embed(
+        self, idx: Tensor, pos: Tensor | None, past_kvs: KVCache | None, attn_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The residual stream before the blocks (B, T, C), and the bias that all their heads add.
+
+        The bias is (T, P+T) or (B, T, P+T): 0 where a row may attend, -inf where it may not.
+        Arguments and errors are those of `trunk`.
+        """
+        T, P = idx.shape[1], cache_length(past_kvs)
+        pos = self.positions(idx, P, pos)
+        if attn_mask is None:
+            attn_mask = causal_mask(T, P, idx.device)
+        attn_bias = torch.zeros(attn_mask.shape, device=idx.device).masked_fill(
+            ~attn_mask, -torch.inf
+        )
+        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
+        return x, attn_bias
+
     def trunk(
         self,
         idx: Tensor,
@@ -195,20 +222,45 @@ class GPTLanguageModel(nn.Module):
         P+T. `attn_mask` (T, P+T) or (B, T, P+T) bool, True = may attend; causal by default.
         Raises ValueError past the window.
         """
-        T, P = idx.shape[1], cache_length(past_kvs)
-        pos = self.positions(idx, P, pos)
-        if attn_mask is None:
-            attn_mask = causal_mask(T, P, idx.device)
-        attn_bias = torch.zeros(attn_mask.shape, device=idx.device).masked_fill(
-            ~attn_mask, -torch.inf
-        )
-        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
+        x, attn_bias = self.embed(idx, pos, past_kvs, attn_mask)
         past_kvs = past_kvs or [None] * len(self.blocks)
         new_kvs = []
         for block, past_heads in zip(self.blocks, past_kvs, strict=True):
             x, new_heads = block(x, attn_bias, past_heads)
             new_kvs.append(new_heads)
         return self.ln_f(x), tuple(new_kvs)
+
+    def states(
+        self,
+        idx: Tensor,
+        pos: Tensor | None = None,
+        past_kvs: KVCache | None = None,
+        attn_mask: Tensor | None = None,
+        depth: int | None = None,
+        begun: Begun | None = None,
+    ) -> tuple[list[Tensor], KVCache]:
+        """The residual stream after each of the first `depth` blocks, and the cache.
+
+        All blocks by default. A stream is (B, T, C); `ln_f` of the last is the trunk's hidden
+        state. The cache is of these blocks; of a longer `past_kvs`, the first are read. `begun`: of
+        the first m tokens of idx, what an earlier call returned; its blocks do not see those tokens
+        again, and its depth is that of the first stream returned. Other arguments and errors are
+        those of `trunk`.
+        """
+        x, attn_bias = self.embed(idx, pos, past_kvs, attn_mask)
+        E, stream, lower = begun or Begun(0, x[:, :0], ())
+        m = stream.shape[1]
+        new_kvs, x = [], x[:, m:]
+        for block, past_heads in zip(self.blocks[:E], lower, strict=True):
+            x, new_heads = block(x, attn_bias[..., m:, :], past_heads)
+            new_kvs.append(new_heads)
+        x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
+        streams = [x] if E else []
+        for layer, block in enumerate(self.blocks[E:depth], start=E):
+            x, new_heads = block(x, attn_bias, past_kvs and past_kvs[layer])
+            streams.append(x)
+            new_kvs.append(new_heads)
+        return streams, tuple(new_kvs)
 
     def forward(
         self,

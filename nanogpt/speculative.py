@@ -19,6 +19,7 @@ from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 
 More = Callable[[Tensor, int], bool]
 Policy = Callable[[list[Round]], tuple[int, More | None]]
+Accept = Callable[[Sequence[int], Tensor, Tensor, RandomSource], list[int]]
 
 
 def draft_tokens(
@@ -120,12 +121,14 @@ def speculative_generate(
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
     stop_token: int | None = None,
+    accept: Accept | None = None,
 ) -> Generation:
     """The target's continuation of the prompt, with several tokens a pass where the draft is good.
 
     Tokens, stop token, window and `rng` are as in autoregressive_generate, and so is the
     distribution of the output, for any draft and K: a number, or a policy that is asked before
     each round, K(rounds so far), for the most tokens to draft and the `more` of draft_tokens.
+    `accept` is the rule: accept_reject by default, or another with its arguments.
     Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
     """
     check_draft(draft, K, target.config.vocab_size)
@@ -138,7 +141,7 @@ def speculative_generate(
 
         candidates, q = draft_tokens(draft, text.tokens, k, sampling, rng, more)
         p, new_kvs = verify_candidates(target, text.tokens[-1], candidates, text.past_kvs, sampling)
-        emitted = accept_reject(candidates, q, p, rng)
+        emitted = (accept or accept_reject)(candidates, q, p, rng)
         past_kvs = trim_kv_cache(new_kvs, len(emitted), text.cache_len)
 
         text.take(Round(candidates, q, p, emitted, text.cache_len), past_kvs)

@@ -100,6 +100,145 @@ def distil(
         yield step + 1, loss.item()
 
 
+def train_exits(
+    exits: torch.nn.ModuleDict,
+    target: GPTLanguageModel,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+) -> Iterator[tuple[int, float]]:
+    """Teach heads to say early what the frozen target will say; yield (updates, mean loss).
+
+    exits: a head (..., C) -> (..., V) by the number of blocks before it, as text ("1", "2", …). The
+    loss of each is the cross-entropy of its q under the target's p, in nats, as in `distil`; all
+    learn from the same pass. tokens (N,): any text; the target's own is best.
+    """
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, _ = get_batch(tokens, batch_size, target.config.block_size, generator)
+        with torch.no_grad():
+            streams, _ = target.states(x)
+            p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1).flatten(0, 1)
+        losses = [
+            F.cross_entropy(head(streams[int(depth) - 1]).flatten(0, 1), p)
+            for depth, head in exits.items()
+        ]
+        loss = torch.stack(losses).mean()
+        update(exits, optimizer, loss, learning_rate(step, steps, peak))
+        yield step + 1, loss.item()
+
+
+def layer_dropout(layer: int, n_layer: int, most: float) -> float:
+    """How often LayerSkip leaves out block `layer` (from 0) in training: from 0 up to `most`.
+
+    D(l) · most, D(l) = 2^(l/(L-1)) - 1 (Elhoushi et al. 2024, arXiv 2404.16710).
+    """
+    return most * (2 ** (layer / max(1, n_layer - 1)) - 1)
+
+
+def train_layerskip(
+    model: GPTLanguageModel,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+    most: float = 0.1,
+) -> Iterator[tuple[int, float]]:
+    """Train a model that can be left early, as in LayerSkip; yield (updates, last layer's loss).
+
+    Blocks are left out at random, text by text, the later the likelier (`layer_dropout`), and one
+    head, the model's own, is judged after every block. Block l weighs l in the loss, counted from
+    1, and the last as much as all others together.
+    """
+    model.train()
+    L = model.config.n_layer
+    weights = [*range(1, L), max(1, L * (L - 1) // 2)]
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, y = get_batch(tokens, batch_size, model.config.block_size, generator)
+        stream, attn_bias = model.embed(x, None, None, None)
+        losses = []
+        for layer, block in enumerate(model.blocks):
+            kept = torch.rand(len(x), 1, 1, generator=generator) >= layer_dropout(layer, L, most)
+            stream = torch.where(kept, block(stream, attn_bias)[0], stream)
+            logits = model.lm_head(model.ln_f(stream))
+            losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten()))
+        loss = sum(w * each for w, each in zip(weights, losses, strict=True)) / sum(weights)
+        update(model, optimizer, loss, learning_rate(step, steps, peak))
+        yield step + 1, losses[-1].item()
+
+
+def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Σ .8^i times the cross-entropy of head i, in nats (Cai et al. 2024, equation 1).
+
+    logits (B, T, n_heads, V) after each of tokens (B, T). lm_head predicts the next token; head i,
+    from 1, is asked for the token i places further on.
+    """
+    loss = logits.new_zeros(())
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        loss = loss + 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+
+
+def train_heads(
+    heads: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    hidden: Tensor,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+) -> Iterator[tuple[int, float]]:
+    """Train Medusa's heads on a trunk that stays as it is (Medusa-1); yield (updates, loss).
+
+    hidden (N, T, C): the trunk's hidden states of tokens (N, T), N windows of text.
+    """
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        rows = torch.randint(len(tokens), (batch_size,), generator=generator)
+        loss = medusa_loss(heads(hidden[rows]), tokens[rows])
+        update(heads, optimizer, loss, learning_rate(step, steps, peak))
+        yield step + 1, loss.item()
+
+
+def train_together(
+    target: GPTLanguageModel,
+    heads: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 1e-3,
+    seed: int = 0,
+    weight: float = 0.2,
+) -> Iterator[tuple[int, float]]:
+    """Train the target and Medusa's heads at once (Medusa-2); yield (updates, the target's loss).
+
+    The loss is the target's own plus `weight` times that of the heads, which a Medusa-1 training
+    has warmed up. tokens (N,): the text that the target learns.
+    """
+    both = torch.nn.ModuleList([target, heads])
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, y = get_batch(tokens, batch_size, target.config.block_size, generator)
+        hidden, _ = target.trunk(x)
+        loss = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
+        update(
+            both,
+            optimizer,
+            loss + weight * medusa_loss(heads(hidden), x),
+            learning_rate(step, steps, peak),
+        )
+        yield step + 1, loss.item()
+
+
 @torch.no_grad()
 def evaluate(model: GPTLanguageModel, tokens: torch.Tensor, batch_size: int = 64) -> float:
     """Mean cross-entropy in nats per token over all of `tokens` (N,), in consecutive windows.

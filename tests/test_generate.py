@@ -9,7 +9,7 @@ from conftest import TINY, make_model
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
-from nanogpt.generate import Round, Text, autoregressive_generate, prefill, restart
+from nanogpt.generate import Round, Text, autoregressive_generate, prefill
 from nanogpt.sampling import RandomSource, Sampling
 
 
@@ -146,11 +146,11 @@ def test_a_full_window_restarts_with_the_half_window_before_the_current_token(ti
     torch.testing.assert_close(text.past_kvs[1][1][0], fresh[1][1][0], rtol=0, atol=1e-9)
 
 
-def test_several_texts_restart_as_each_alone(tiny):
-    texts = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(0))
-    together = restart(tiny, texts)
+def test_several_texts_are_prefilled_as_each_alone(tiny):
+    texts = torch.randint(11, (3, 9), generator=torch.Generator().manual_seed(0))
+    together = prefill(tiny, texts)
     for i, text in enumerate(texts):
-        alone = restart(tiny, text.tolist())
+        alone = prefill(tiny, text.tolist())
         torch.testing.assert_close(together[1][0][1][i], alone[1][0][1][0], rtol=0, atol=1e-9)
 
 

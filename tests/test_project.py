@@ -55,8 +55,9 @@ def imports_of(path):
 
 ORDER = [
     *("notebook", "data", "cache", "model", "checkpoint", "sampling", "generate", "speculative"),
-    *("train", "fused", "drafts", "theory", "sizing", "adaptive", "exact", "toys", "checks"),
-    *("gallery", "judges", "figures", "diagrams", "bench", "demo"),
+    *("train", "fused", "drafts", "rules", "tree", "theory", "sizing"),
+    *("adaptive", "exact", "toys", "checks", "gallery", "judges", "figures", "diagrams"),
+    *("bench", "demo"),
 ]
 
 

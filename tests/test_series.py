@@ -43,13 +43,14 @@ def piece_of(node):
     return None
 
 
-def definitions(*sources):
+def definitions(*sources, but=()):
     """{name: syntax tree without docstrings} of the functions and classes of a module or of cells.
 
     A class may come in pieces: methods that are added later count as its own. Of a class, the order
-    of its methods does not matter.
+    of its methods does not matter. What is added to a class from elsewhere is "Class.method". The
+    methods in `but` are left out of their class and stand alone, under such names.
     """
-    found, members = {}, {}
+    found, members, alone = {}, {}, {}
     for node in [node for source in sources for node in ast.parse(source).body]:
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
@@ -59,18 +60,31 @@ def definitions(*sources):
         else:
             found[node.name] = node
     for name, methods in members.items():
-        if name in found:  # else it grows a class of another chapter
+        if name in found:
             found[name].body += methods
+        else:  # it grows a class of another chapter
+            alone |= {f"{name}.{method.name}": method for method in methods}
+    for name in but:
+        owner, method = name.split(".")
+        if owner in found:
+            (alone[name],) = (n for n in found[owner].body if getattr(n, "name", "") == method)
+            found[owner].body.remove(alone[name])
     for node in found.values():
         if isinstance(node, ast.ClassDef):
             node.body.sort(key=lambda inner: getattr(inner, "name", ""))  # and keeps other lines
-    return {name: without_docstrings(node) for name, node in found.items()}
+    return {name: without_docstrings(node) for name, node in (found | alone).items()}
 
 
+GROWN = [  # "Class.method" of what a chapter adds to a class of an earlier one
+    name
+    for path in NOTEBOOKS
+    for name in definitions(*(cell.source for cell in cells(path, "code")))
+    if "." in name
+]
 PACKAGE = {
     name: (path.relative_to(ROOT / "nanogpt").with_suffix("").as_posix().replace("/", "."), tree)
     for path in sorted((ROOT / "nanogpt").rglob("*.py"))
-    for name, tree in definitions(path.read_text(encoding="utf-8")).items()
+    for name, tree in definitions(path.read_text(encoding="utf-8"), but=GROWN).items()
     if name != "main"
 }
 

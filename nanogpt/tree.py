@@ -1,0 +1,174 @@
+"""Decoding with trees of guesses: one pass checks them all, and one path is kept.
+
+Everything that is not a plain chain of `speculative_generate` runs in this loop: a draft that reads
+the target's hidden states, one that proposes a tree, a rule that is not accept_reject.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanogpt.cache import KVCache, keep_path
+from nanogpt.generate import Generation, Round, Text, Tree
+from nanogpt.model import GPTLanguageModel
+from nanogpt.rules import accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import check_draft
+
+AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
+
+
+def tree_mask(parents: Sequence[int], P: int) -> Tensor:
+    """(N+1, P+N+1) bool: the current token and the nodes, after P cached tokens.
+
+    Each row may attend to the cache, to itself and to its ancestors. Its sum less one is the
+    token's position: how many tokens come before it on its own path.
+    """
+    N = len(parents)
+    mask = np.zeros((N + 1, P + N + 1), dtype=bool)
+    mask[0, : P + 1] = True  # the current token sees the cache and itself
+    for row, parent in enumerate(parents, start=1):
+        mask[row] = mask[parent + 1]  # whatever its parent sees
+        mask[row, P + row] = True
+    return torch.from_numpy(mask)
+
+
+@torch.no_grad()
+def verify_tree(
+    target: GPTLanguageModel, text: Text, tree: Tree, sampling: Sampling
+) -> tuple[Tensor, Tensor, KVCache]:
+    """The target's p after the current token and after each node, from one pass.
+
+    Returns target_probs (N+1, V), row 0 after the current token and row i+1 after node i, their
+    hidden states (N+1, C), and the cache with all N+1 entries.
+    """
+    idx = torch.tensor([[text.tokens[-1], *tree.tokens]], device=target.device)
+    mask = tree_mask(tree.parents, text.cache_len).to(target.device)
+    pos = mask.sum(-1) - 1
+    streams, new_kvs = target.states(idx, pos, text.past_kvs, mask, begun=tree.begun)
+    hidden = target.ln_f(streams[-1])[0]
+    return sampling.probs(target.lm_head(hidden)), hidden, new_kvs
+
+
+class Grown:
+    """Grows trees from a draft with get_probs: widths[d] children for every node at depth d.
+
+    siblings: "with" replacement, "without", or "fixed" (the draft's likeliest ones, not drawn,
+    whatever the sampling).
+    Raises ValueError for a width below 1, or another word.
+    """
+
+    def __init__(self, draft, widths: Sequence[int], siblings: str = "without"):
+        if siblings not in ("with", "without", "fixed"):
+            raise ValueError(f"siblings is {siblings!r}; use 'with', 'without' or 'fixed'")
+        if not widths or any(not isinstance(w, int) or w < 1 for w in widths):
+            raise ValueError(f"widths is {widths!r}; it takes a whole number from 1 per depth")
+        self.draft, self.widths, self.siblings = draft, widths, siblings
+        self.vocab_size = draft.vocab_size
+        self.one_hot = torch.eye(draft.vocab_size, dtype=torch.float64)
+
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """A tree of depth `most` at most, level by level. q (N, V) is given earlier siblings."""
+        tokens, parents, rows = [], [], []
+        level = [(-1, text.tokens)]
+        for width in self.widths[:most]:
+            below = []
+            for node, context in level:
+                q = self.draft.get_probs(context)
+                for token, row in self.pick(q, width, sampling, rng):
+                    below.append((len(tokens), [*context, token]))
+                    tokens.append(token)
+                    parents.append(node)
+                    rows.append(row)
+            level = below
+        q = torch.stack(rows) if rows else torch.empty(0, self.vocab_size).double()
+        return Tree(tokens, parents, q)
+
+    def pick(
+        self, q: Tensor, width: int, sampling: Sampling, rng: RandomSource
+    ) -> list[tuple[int, Tensor]]:
+        """Up to `width` siblings, and the q (V,) that each was drawn from, given those before."""
+        if self.siblings == "fixed":
+            order = q.argsort(descending=True, stable=True)[:width].tolist()
+            return [(token, self.one_hot[token]) for token in order if q[token] > 0]
+        q, picked = sampling.of_probs(q), []
+        while len(picked) < width:
+            token = rng.categorical(q)
+            picked.append((token, q))
+            if self.siblings == "without":
+                left = q * (1 - self.one_hot[token])
+                if not left.sum() > 0:  # every token that it could draw is there
+                    break
+                q = left / left.sum()
+        return picked
+
+
+def sparse_tree(accuracies: Sequence[Sequence[float]], nodes: int) -> tuple[list[int], list[int]]:
+    """The parents and ranks (from 0) of a tree of `nodes` nodes, the most valuable ones.
+
+    accuracies[d][r]: how often the token at depth d was the guess of rank r. A node's value is the
+    product of the accuracies on its path: how likely the whole path is right, if depths were
+    independent. From no node on, the best next sibling or first child of those chosen is added
+    (Cai et al. 2024, Medusa); where accuracies fall with the rank, no other tree of as many
+    nodes has a larger sum. Nodes come in the order in which they were added, so that the first n
+    are the tree of n nodes; fewer than asked for if there are no more.
+    Raises ValueError for fewer than 1 node, or a depth without accuracies.
+    """
+    if nodes < 1 or not accuracies or not all(len(row) for row in accuracies):
+        raise ValueError(f"{nodes} nodes of {accuracies!r}; give 1 or more, of 1 or more depths")
+    parents, ranks = [], []
+    edge = [(-accuracies[0][0], (0,), -1, 1.0)]  # minus its value, path, parent, parent's value
+    while edge and len(parents) < nodes:
+        value, path, parent, above = heapq.heappop(edge)
+        depth, rank = len(path) - 1, path[-1]
+        if rank + 1 < len(accuracies[depth]):
+            sibling = (-above * accuracies[depth][rank + 1], (*path[:-1], rank + 1), parent, above)
+            heapq.heappush(edge, sibling)
+        if depth + 1 < len(accuracies):
+            child = (value * accuracies[depth + 1][0], (*path, 0), len(parents), -value)
+            heapq.heappush(edge, child)
+        parents.append(parent)
+        ranks.append(rank)
+    return parents, ranks
+
+
+@torch.inference_mode()
+def tree_generate(
+    target: GPTLanguageModel,
+    draft,
+    prompt_tokens: Sequence[int],
+    max_new_tokens: int,
+    accept: AcceptTree = accept_tree,
+    sampling: Sampling = Sampling(),
+    rng: RandomSource | None = None,
+    stop_token: int | None = None,
+) -> Generation:
+    """The target's continuation of the prompt, with a tree of guesses a pass.
+
+    `draft.propose(text, most, sampling, rng)` makes the tree, at most `most` deep; `accept` chooses
+    a path of it and the token after. The other arguments are as in speculative_generate, and with
+    a lossless rule so is the distribution of the output.
+    Raises ValueError for a bad request, or a draft with another vocabulary.
+    """
+    check_draft(draft, 1, target.config.vocab_size)
+    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
+    rng = rng or RandomSource(0)
+    while not text.done:
+        text.restart_if_full()
+        tree = draft.propose(text, text.room, sampling, rng)
+        p, hidden, new_kvs = verify_tree(target, text, tree, sampling)
+        path, token = accept(tree, p, rng)
+        past_kvs = keep_path(new_kvs, path, text.cache_len)
+
+        kept = hidden[[0, *(node + 1 for node in path)]]
+        if text.hidden is not None:
+            kept = torch.cat([text.hidden, kept])
+        emitted = [*(tree.tokens[node] for node in path), token]
+        done = Round(tree.tokens, tree.q, p, emitted, text.cache_len, tree.parents, path)
+        text.take(done, past_kvs, kept)
+    return text.generation()
