@@ -231,7 +231,7 @@ class FusedLanguageModel(GPTLanguageModel):
         x, streams = x[:, m:], []
         if E:
             lower = lower.grown(T - m)
-            for i in range(E):
+            for i in range(E if m < T else 0):  # unless the draft has done it all
                 x = self.layer(i, x, bias[..., m:, :], lower)
             x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
             streams = [x]
