@@ -1,7 +1,9 @@
-"""Makes the shipped drafts, from the shipped target: an n-gram tree, two transformers, a stop rule.
+"""Makes the shipped drafts, from the shipped target: an n-gram tree, two transformers, a stop rule,
+exit heads, and a target that can be left early.
 
     python data/make_drafts.py                 all of them
-    python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop
+    python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop,
+                                               exits, layerskip, …
 
 The target writes six million characters, 512 texts side by side, and its probabilities are kept.
 That takes most of the time, and several gigabytes of memory while the tree is made.
@@ -12,11 +14,19 @@ import time
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 from tqdm import tqdm, trange
 
 from nanogpt import adaptive, checkpoint
 from nanogpt.cache import cache_length
-from nanogpt.data import DATA_DIR, load_corpus, train_val_split
+from nanogpt.data import (
+    DATA_DIR,
+    STAND_IN_FILE,
+    get_batch,
+    load_corpus,
+    read_stand_in,
+    train_val_split,
+)
 from nanogpt.drafts import itself, ngram, parallel, transformer
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
@@ -24,16 +34,18 @@ from nanogpt.model import GPTLanguageModel
 from nanogpt.train import (
     distil,
     evaluate,
+    learning_rate,
     make_optimizer,
+    medusa_loss,
     train,
     train_exits,
     train_heads,
     train_layerskip,
-    train_together,
+    update,
 )
 
 TEXTS, LENGTH = 512, 12_000
-ORDER, NODES = 8, 60_000  # of the tree
+ORDER, NODES = 8, 100_000  # of the tree
 STEPS = 4000  # of a transformer
 
 
@@ -62,7 +74,9 @@ def write_texts(target, texts: int, length: int, seed: int) -> tuple[np.ndarray,
 def make_ngram(target, tokenizer) -> None:
     started = time.monotonic()
     tokens, probs = write_texts(target, TEXTS, LENGTH, seed=1)
-    parents, edges, means = ngram.distil_ngrams(tokens, np.ascontiguousarray(probs), ORDER, NODES)
+    probs = np.ascontiguousarray(probs)
+    parents, edges, means = ngram.distil_ngrams(tokens, probs, ORDER, NODES)
+    rows = ngram.fit_rows(parents, edges, means, tokens, probs)
     facts = {
         "target": checkpoint.read_header(checkpoint.TARGET)["facts"]["val_loss"],
         "texts": TEXTS,
@@ -71,7 +85,7 @@ def make_ngram(target, tokenizer) -> None:
         "nodes": len(parents),
         "seconds": round(time.monotonic() - started, 1),
     }
-    ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, means)
+    ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, rows)
 
 
 def make_transformer(target, tokenizer, distilled: bool) -> None:
@@ -100,20 +114,22 @@ def make_transformer(target, tokenizer, distilled: bool) -> None:
 
 
 def make_exits(target, tokenizer, steps: int = 2000) -> None:
-    """Train heads after block 1, 2, 3 of the target as it stands, on texts of its own."""
-    torch.manual_seed(1)
-    exits = torch.nn.ModuleDict({str(d): itself.exit_head(target) for d in (1, 2, 3)})
-    texts, _ = write_texts(target, 256, 4000, seed=2)
-    data = torch.from_numpy(texts.reshape(-1).astype(np.int64))
+    """Train heads after block 1, 2, 3 of the target as it stands.
+
+    On its own texts instead of the corpus, they came out the same to 0.001 in α.
+    """
+    exits = torch.nn.ModuleDict({str(depth): itself.exit_head(target) for depth in (1, 2, 3)})
+    corpus = load_corpus()
+    data, _ = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     started = time.monotonic()
-    updates = train_exits(exits, target, make_optimizer(exits, 0.0), data, steps)
-    for _, loss in tqdm(updates, total=steps, desc="exits"):
-        pass
+    updates = train_exits(exits, target, make_optimizer(exits, weight_decay=0.0), data, steps)
+    losses = [loss for _, loss in tqdm(updates, total=steps, desc="exits")]
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
-        "loss": loss,
-        "corpus": "the target's own texts",
+        "loss": sum(losses[-100:]) / len(losses[-100:]),
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.sha256,
     }
     itself.save_exits(itself.EXITS, exits, tokenizer, facts)
     print(itself.EXITS.relative_to(DATA_DIR), facts)
@@ -147,11 +163,11 @@ def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> 
     print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
 
 
-def make_medusa(target, tokenizer, steps: int = 6000, n_heads: int = 4) -> None:
-    """Heads on the target as it is, trained on texts that it wrote."""
-    started = time.monotonic()
-    texts, _ = write_texts(target, 256, 4000, seed=2)
-    windows = torch.from_numpy(texts.astype(np.int64)).flatten().unfold(0, 128, 128)
+def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
+    """Heads on the target as it is, trained on a text that it wrote: the stand-in."""
+    started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
+    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(text)))
+    windows = tokens.unfold(0, target.config.block_size, target.config.block_size // 2)
     with torch.no_grad():
         hidden = torch.cat([target.trunk(some)[0] for some in windows.split(64)])
     heads = parallel.MedusaHeads.on(target, n_heads)
@@ -161,20 +177,27 @@ def make_medusa(target, tokenizer, steps: int = 6000, n_heads: int = 4) -> None:
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
         "loss": float(np.mean(losses[-500:])),
-        "corpus": "the target's own texts",
+        "corpus": "stand-in",
     }
     parallel.save(parallel.MEDUSA, heads, tokenizer, facts)
     print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
 
 
-def make_medusa2(target, tokenizer, steps: int = 4000) -> None:
-    """The shipped target and heads, trained on together on the corpus."""
+def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
+    """The shipped target and heads trained on together, on the corpus.
+
+    The loss is the target's own plus a fifth of the heads' (Cai et al. 2024, section 2.2).
+    """
     started, corpus = time.monotonic(), load_corpus()
     data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
-    heads = parallel.load().requires_grad_(True)
-    optimizer = make_optimizer(torch.nn.ModuleList([target, heads]))
-    for _ in tqdm(train_together(target, heads, optimizer, data, steps), total=steps):
-        pass
+    both = torch.nn.ModuleList([target, heads := parallel.load().requires_grad_(True)])
+    optimizer = make_optimizer(both)
+    for step in trange(steps, desc="medusa2"):
+        x, y = get_batch(data, 16, target.config.block_size, torch.Generator().manual_seed(step))
+        hidden, _ = target.trunk(x)
+        own = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
+        loss = own + 0.2 * medusa_loss(heads(hidden), x)
+        update(both, optimizer, loss, learning_rate(step, steps, 1e-3))
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),

@@ -153,7 +153,7 @@ def train_layerskip(
 
     Blocks are left out at random, text by text, the later the likelier (`layer_dropout`), and one
     head, the model's own, is judged after every block. Block l weighs l in the loss, counted from
-    1, and the last as much as all others together.
+    1, and the last as much as all others together. tokens (N,): the corpus.
     """
     model.train()
     L = model.config.n_layer
@@ -187,15 +187,8 @@ def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def train_heads(
-    heads: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    hidden: Tensor,
-    tokens: Tensor,
-    steps: int,
-    batch_size: int = 16,
-    peak: float = 6e-3,
-    seed: int = 0,
-) -> Iterator[tuple[int, float]]:
+    heads, optimizer, hidden, tokens, steps, batch_size=16, peak=6e-3, seed=0
+) -> Iterator:
     """Train Medusa's heads on a trunk that stays as it is (Medusa-1); yield (updates, loss).
 
     hidden (N, T, C): the trunk's hidden states of tokens (N, T), N windows of text.
@@ -205,37 +198,6 @@ def train_heads(
         rows = torch.randint(len(tokens), (batch_size,), generator=generator)
         loss = medusa_loss(heads(hidden[rows]), tokens[rows])
         update(heads, optimizer, loss, learning_rate(step, steps, peak))
-        yield step + 1, loss.item()
-
-
-def train_together(
-    target: GPTLanguageModel,
-    heads: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    tokens: Tensor,
-    steps: int,
-    batch_size: int = 16,
-    peak: float = 1e-3,
-    seed: int = 0,
-    weight: float = 0.2,
-) -> Iterator[tuple[int, float]]:
-    """Train the target and Medusa's heads at once (Medusa-2); yield (updates, the target's loss).
-
-    The loss is the target's own plus `weight` times that of the heads, which a Medusa-1 training
-    has warmed up. tokens (N,): the text that the target learns.
-    """
-    both = torch.nn.ModuleList([target, heads])
-    for step in range(steps):
-        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
-        x, y = get_batch(tokens, batch_size, target.config.block_size, generator)
-        hidden, _ = target.trunk(x)
-        loss = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
-        update(
-            both,
-            optimizer,
-            loss + weight * medusa_loss(heads(hidden), x),
-            learning_rate(step, steps, peak),
-        )
         yield step + 1, loss.item()
 
 

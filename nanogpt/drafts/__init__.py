@@ -47,3 +47,4 @@ BEST = {  # the K that suits each on a laptop
     "transformer-distilled": 3,
     "transformer-fused": 2,
 }
+BEST_BLOCKS = BEST | {"distilled": 24}  # the same where guesses are judged as a block

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
@@ -38,13 +38,12 @@ class EarlyExitDraft:
 
     def __init__(self, target: GPTLanguageModel, depth: int, head: Callable, K: int = 3):
         if not 1 <= depth <= target.config.n_layer:
-            raise ValueError(
-                f"depth is {depth}; this target has {target.config.n_layer} blocks to leave after"
-            )
+            raise ValueError(f"depth is {depth}; the target has {target.config.n_layer} blocks")
         if isinstance(K, bool) or not isinstance(K, int) or K < 1:
             raise ValueError(f"K is {K!r}; it must be a whole number from 1")
         self.target, self.depth, self.head, self.K = target, depth, head, K
         self.vocab_size = target.config.vocab_size
+        self.ids = torch.arange(self.vocab_size, device=target.device)[:, None, None]
 
     @torch.no_grad()
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
@@ -55,9 +54,9 @@ class EarlyExitDraft:
         token, past_kvs = text.tokens[-1], text.past_kvs
         tokens, rows, streams = [], [], []
         for _ in range(min(self.K, most)):
-            idx = torch.tensor([[token]], device=self.target.device)
+            idx = self.ids[token]  # (1, 1)
             (*_, stream), past_kvs = self.target.states(idx, past_kvs=past_kvs, depth=self.depth)
-            q = sampling.probs(self.head(stream[0, 0]))  # (V,)
+            q = sampling.probs(self.head(stream).view(-1))  # (V,)
             token = rng.categorical(q)
             tokens.append(token)
             rows.append(q)

@@ -7,8 +7,11 @@ with its parent's row (back-off).
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,20 +36,18 @@ class NGramDraft:
     def __init__(self, parents: np.ndarray, tokens: np.ndarray, table: Tensor):
         self.table, self.vocab_size = table, table.shape[-1]
         self.rows: list[Tensor | None] = [None] * len(table)
-        nodes = [({}, i) for i in range(len(table))]  # of each: its children by token, its number
-        edges = zip(nodes, parents.tolist(), tokens.tolist(), strict=True)
-        for node, parent, token in itertools.islice(edges, 1, None):
-            nodes[parent][0][token] = node
-        self.root = nodes[0]
+        children = np.zeros(table.shape, dtype=np.int32)  # of each node, by token; 0: none
+        children[parents[1:], tokens[1:]] = np.arange(1, len(table))
+        self.children = memoryview(children)  # which is quicker to read, number by number
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`, all of which may be read."""
-        children, i = self.root
+        i = 0
         for token in reversed(context):
-            longer = children.get(token)
-            if longer is None:
+            longer = self.children[i, token]
+            if longer == 0:
                 break
-            children, i = longer
+            i = longer
         if self.rows[i] is None:
             with torch.inference_mode(False):  # a row of inference mode cannot be remembered
                 q = self.table[i].double()
@@ -183,9 +184,74 @@ def distil_ngrams(
     return *link(contexts, V), np.concatenate(means)
 
 
-def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, means) -> None:
-    """Write a distilled draft: its rows in whole 255ths, without what is too rare for one."""
-    weights = np.round(means * 255).astype(np.uint8)
+def answering(parents, tokens, texts: np.ndarray, vocab_size: int) -> np.ndarray:
+    """(B, T-1): the node of the tree that guesses what follows each token of `texts` (B, T).
+
+    parents, tokens (N,): as in NGramDraft, in the order of `link`.
+    """
+    edges = parents.astype(int) * vocab_size + tokens  # in order, as `link` made them
+    edges[0] = -1  # the root hangs on nothing
+    texts = texts[:, :-1].astype(int)
+    node, walking, back = np.zeros_like(texts), np.ones(texts.shape, bool), 0
+    while walking.any():
+        edge = node[walking] * vocab_size + np.roll(texts, back, axis=1)[walking]
+        child = np.minimum(np.searchsorted(edges, edge), len(edges) - 1)
+        known = edges[child] == edge
+        walking[walking] = known
+        node[walking] = child[known]
+        walking[:, : back + 1] = False  # no older token is left
+        back += 1
+    return node
+
+
+def largest_overlap(probs: np.ndarray) -> np.ndarray:
+    """The rows q (G, V) of largest mean overlap Σ min(p, q) with m rows p each: probs (G, m, V).
+
+    Raise q(x) a little, and it wins at the places where p(x) > q(x). At the best row their number
+    is the same for every x: each q(x) is the same quantile of its m values p(x), at the level that
+    lets the row sum to 1.
+    """
+    ranked = np.sort(probs, axis=1)
+    ranked = np.concatenate([ranked, np.ones_like(ranked[:, :1])], axis=1)
+    sums = ranked.sum(-1)  # (G, m+1), ascending
+    above = np.maximum((sums < 1).sum(-1), 1)  # the first that sums to 1 or more
+    each = np.arange(len(probs))
+    low, high = sums[each, above - 1, None], sums[each, above, None]
+    share = np.clip((1 - low) / (high - low), 0, 1)
+    q = ranked[each, above - 1] * (1 - share) + ranked[each, above] * share
+    return q / q.sum(-1, keepdims=True)
+
+
+def fit_rows(parents, tokens, means, texts, target_probs, most: int = 512) -> np.ndarray:
+    """The rows (N, V) float32 of largest overlap for a tree: each for the places that it answers.
+
+    A place is answered by the longest context that the tree knows there; its shorter ones need not
+    please it. Each row's own mean counts as one more place. At most `most` places, evenly spread,
+    are looked at for a row. parents, tokens (N,), means (N, V): from distil_ngrams; texts (B, T),
+    target_probs (B, T-1, V): as there.
+    """
+    V = means.shape[-1]
+    probs, rows = target_probs.reshape(-1, V), means.astype(np.float32)
+    node = answering(parents, tokens, texts, V).ravel()
+    order = np.argsort(node, kind="stable")
+    counts = np.bincount(node, minlength=len(parents))
+    first, sizes = np.cumsum(counts) - counts, np.minimum(counts, most)
+    for n in np.unique(sizes[sizes > 0]):
+        those = np.flatnonzero(sizes == n)
+        for some in np.array_split(those, len(those) * n * V // 10**7 + 1):  # to spare memory
+            places = order[first[some, None] + np.arange(n) * counts[some, None] // n]
+            p = np.concatenate([rows[some, None], probs[places]], axis=1, dtype=np.float32)
+            rows[some] = largest_overlap(p)
+    return rows
+
+
+def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, rows) -> None:
+    """Write a distilled draft, compressed: the roots of its rows in whole 255ths, from 6 up.
+
+    Roots are finer where probabilities are small; what is below (6/255)² is left out.
+    """
+    weights = np.round(np.sqrt(rows) * 255).astype(np.uint8)
+    weights[weights < 6] = 0
     arrays = {
         "children": np.bincount(parents[1:], minlength=len(parents)),
         "tokens": tokens,
@@ -193,7 +259,11 @@ def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, mea
         "followers": np.nonzero(weights)[1],
         "weights": weights[weights > 0],
     }
-    tensors = {name: torch.from_numpy(array.astype(np.uint8)) for name, array in arrays.items()}
+    packed = {name: zlib.compress(x.astype(np.uint8).tobytes(), 9) for name, x in arrays.items()}
+    tensors = {
+        name: torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        for name, content in packed.items()
+    }
     checkpoint.save_tensors(path, tensors, {"vocabulary": tokenizer.chars, "facts": facts})
 
 
@@ -203,15 +273,36 @@ def load(path: Path = DISTILLED) -> NGramDraft:
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
     names = ("children", "tokens", "sizes", "followers", "weights")
-    header, tensors = checkpoint.load_tensors(path, names, "python data/make_drafts.py ngram")
+    make_one = "python data/make_drafts.py ngram"
+    header, tensors = checkpoint.load_tensors(path, names, make_one)
+    try:
+        contents = [zlib.decompress(tensors[name].numpy()) for name in names]
+    except zlib.error as error:
+        raise ValueError(
+            f"{path} is no tree of ours ({error}); make one with `{make_one}`"
+        ) from error
     children, tokens, sizes, followers, weights = (
-        tensors[name].numpy().astype(int) for name in names
+        np.frombuffer(content, np.uint8).astype(int) for content in contents
     )
     parents = np.concatenate([[0], np.repeat(np.arange(len(children)), children)])
+    weights = (weights / 255) ** 2
     used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
-    backoff = np.maximum(255 - used, 0)
+    backoff = np.maximum(1 - used, 0)
     table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
     table = table.double()
-    draft = NGramDraft(parents, tokens, table / table.sum(dim=-1, keepdim=True))
-    draft.rows = table_rows(draft.table)  # all at once
+    with no_garbage_collection():  # it would search the new objects again and again
+        draft = NGramDraft(parents, tokens, table / table.sum(dim=-1, keepdim=True))
+        draft.rows = table_rows(draft.table)  # all at once
     return draft
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Inside, Python does not look for unused objects that refer to each other."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

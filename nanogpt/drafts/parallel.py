@@ -50,17 +50,16 @@ class MedusaHeads(nn.Module):
         n, C = self.mix.shape[:2]
         mixed = F.linear(hidden, self.mix.flatten(0, 1)).unflatten(-1, (n, C))
         features = hidden.unsqueeze(-2) + F.silu(mixed)  # (..., n_heads, C)
-        return (self.out @ features.unsqueeze(-1)).squeeze(-1)
+        return torch.einsum("...nc,nvc->...nv", features, self.out)
 
 
 class MedusaDraft:
     """Guesses with Medusa's heads, all of them from the hidden state that is there already.
 
     By default a chain: its i-th token is drawn from head i's own q. With `parents` and `ranks` a
-    tree that is always the same: node i is the ranks[i]-th likeliest token (from 0) of the head at
-    its depth, and its q is one-hot, for it was not drawn.
-    Raises ValueError for a tree that is none, deeper than there are heads, or with a rank outside
-    the vocabulary.
+    tree of the same shape every time: node i is the ranks[i]-th likeliest token (from 0) of the
+    head at its depth, and its q is one-hot, for it was not drawn.
+    Raises ValueError for a tree deeper than there are heads, or without a rank for each node.
     """
 
     def __init__(
@@ -71,22 +70,13 @@ class MedusaDraft:
     ):
         self.heads, self.vocab_size = heads, heads.config.vocab_size
         self.parents, self.ranks = parents, ranks
-        self.depths = None if parents is None else depths_of(parents)
-        if parents is not None:
-            self.check_tree()
-
-    def check_tree(self) -> None:
-        """Raise ValueError unless the heads can fill the tree."""
-        n_heads = len(self.heads.mix)
-        if self.ranks is None or len(self.ranks) != len(self.parents):
-            raise ValueError(f"{len(self.parents)} parents and ranks {self.ranks!r}; one rank each")
-        if max(self.depths, default=0) >= n_heads:
-            raise ValueError(
-                f"the tree is {max(self.depths) + 1} deep and there are {n_heads} heads; "
-                "cut it, or train more heads"
-            )
-        if any(not 0 <= rank < self.vocab_size for rank in self.ranks):
-            raise ValueError(f"ranks are {self.ranks}; each must be in 0 … {self.vocab_size - 1}")
+        self.depths = depths_of(parents or [])
+        deepest, n_heads = 1 + max(self.depths, default=-1), len(heads.mix)
+        if deepest > n_heads:
+            raise ValueError(f"the tree is {deepest} deep, for {n_heads} heads; cut it")
+        n_nodes, n_ranks = len(self.depths), len(ranks or [])
+        if n_ranks != n_nodes:
+            raise ValueError(f"{n_nodes} parents, {n_ranks} ranks; one rank each")
 
     @torch.no_grad()
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
@@ -98,11 +88,11 @@ class MedusaDraft:
         if text.hidden is None or most < 1:
             return Tree([], [], torch.empty(0, self.vocab_size, dtype=torch.float64))
         logits = self.heads(text.hidden[-1])[:most]  # (depth, V)
-        if self.parents is None:
-            q = sampling.probs(logits)
-            tokens = [rng.categorical(row) for row in q]
-            return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
-        return self.fixed(logits.argsort(dim=-1, descending=True, stable=True).tolist())
+        if self.parents is not None:
+            return self.fixed(logits.argsort(descending=True, stable=True).tolist())
+        q = sampling.probs(logits)
+        tokens = [rng.categorical(row) for row in q]
+        return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
 
     def fixed(self, order: list[list[int]]) -> Tree:
         """The tree filled with tokens: order[d] are those for depth d, the likeliest first.
@@ -110,23 +100,19 @@ class MedusaDraft:
         Deeper nodes are left out.
         """
         tokens, parents, new = [], [], {-1: -1}
-        for node, (parent, depth) in enumerate(zip(self.parents, self.depths, strict=True)):
+        for node, depth in enumerate(self.depths):
             if depth < len(order):
                 new[node] = len(tokens)
                 tokens.append(order[depth][self.ranks[node]])
-                parents.append(new[parent])
-        return Tree(tokens, parents, torch.eye(self.vocab_size, dtype=torch.float64)[tokens])
+                parents.append(new[self.parents[node]])
+        one_hot = torch.eye(self.vocab_size, dtype=torch.float64)[tokens]
+        return Tree(tokens, parents, one_hot)
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
-    """How deep each node of a tree lies; those after the current token, at 0.
-
-    Raises ValueError if a parent does not come before its child.
-    """
+    """How deep each node of a tree lies; those after the current token, at 0."""
     depths = []
-    for node, parent in enumerate(parents):
-        if not -1 <= parent < node:
-            raise ValueError(f"the parent of node {node} is {parent}; it must be in -1 … {node - 1}")
+    for parent in parents:
         depths.append(0 if parent == -1 else depths[parent] + 1)
     return depths
 

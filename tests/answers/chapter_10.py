@@ -80,36 +80,45 @@ def my_best_weight(p, copies, q, weights):
     ],
     2: [
         """
-def my_best_row(p):
-    ranked = np.vstack([np.sort(p, axis=0), np.ones(p.shape[1])])
-    sums = ranked.sum(axis=1)
-    if sums[0] >= 1:
-        return ranked[0] / sums[0]
-    above = int(np.argmax(sums >= 1))
-    share = (1 - sums[above - 1]) / (sums[above] - sums[above - 1])
-    return ranked[above - 1] + share * (ranked[above] - ranked[above - 1])
+def my_places(text, contexts):
+    at = {context: [] for context in contexts}
+    for i in range(len(text)):
+        start = 0
+        while text[start:i] not in contexts:
+            start += 1
+        at[text[start:i]].append(i)
+    return at
 """,
         """
-def my_best_row(p):
-    rows = torch.as_tensor(p)
-    low, high = 0.0, 1.0
-    while high - low > 1e-12:
-        level = (low + high) / 2
-        row = torch.quantile(rows, level, dim=0)
-        low, high = (level, high) if row.sum() < 1 else (low, level)
-    return row / row.sum()
+def my_places(text, contexts):
+    return {
+        c: [
+            i
+            for i in range(len(text))
+            if c == max((k for k in contexts if text[:i].endswith(k)), key=len)
+        ]
+        for c in contexts
+    }
 """,
         """
-def my_best_row(p):
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        level = (low + high) / 2
-        row = [float(np.quantile(column, level)) for column in p.T]
-        if sum(row) < 1:
-            low = level
-        else:
-            high = level
-    return [x / sum(row) for x in row]
+def my_places(text, contexts):
+    left, found = set(range(len(text))), {}
+    for c in sorted(contexts, key=len, reverse=True):
+        found[c] = {i for i in left if text[max(0, i - len(c)) : i] == c}
+        left -= found[c]
+    return found
+""",
+        """
+def my_places(text, contexts):
+    found = {c: [] for c in contexts}
+    for i in range(len(text)):
+        context = ""
+        for x in reversed(text[:i]):
+            if x + context not in contexts:
+                break
+            context = x + context
+        found[context].append(i)
+    return found
 """,
     ],
 }
@@ -314,32 +323,51 @@ def my_best_weight(p, copies, q, weights):
     2: [
         (
             """
-def my_best_row(p):
-    return p.mean(axis=0)
+def my_places(text, contexts):
+    return {c: [i for i in range(len(text)) if text[:i].endswith(c)] for c in contexts}
 """,
-            "but a row near it has",
+            "where a longer one is known, it answers",
         ),
         (
             """
-def my_best_row(p):
-    row = np.median(p, axis=0) + 1e-12
-    return row / row.sum()
+def my_places(text, contexts):
+    places = {context: [] for context in contexts}
+    for i in range(len(text)):
+        known = (text[start : i + 1] for start in range(i + 2))
+        places[next(c for c in known if c in places)].append(i)
+    return places
 """,
-            "but a row near it has",
+            "place i has seen text[:i]",
         ),
         (
             """
-def my_best_row(p):
-    return np.median(p, axis=0)
+def my_places(text, contexts):
+    places = {}
+    for i in range(len(text)):
+        context = next(text[start:i] for start in range(i + 1) if text[start:i] in contexts)
+        places.setdefault(context, []).append(i)
+    return places
 """,
-            "no distribution",
+            "an empty one will do",
         ),
         (
             """
-def my_best_row(p):
-    return p[np.argmax([np.minimum(p, row).sum() for row in p])]
+def my_places(text, contexts):
+    found = {c: [i for i in range(len(text)) if text[:i].endswith(c)] for c in contexts}
+    print(found)
 """,
-            "but a row near it has",
+            "not None",
+        ),
+        (
+            """
+def my_places(text, contexts):
+    places = {context: [] for context in contexts}
+    for i in range(len(text)):
+        known = (text[start:i] for start in range(i, -1, -1) if text[start:i] in places)
+        places[next(known)].append(i)
+    return places
+""",
+            "answers",
         ),
     ],
 }
