@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from nanogpt.drafts import DRAFTS
 from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
+from nanogpt.tree import Grown, tree_generate
 
 PAGE = Path(__file__).resolve().parent / "player.html"
 BEFORE, AFTER = '<script type="application/json" id="traces">', "</script>"
@@ -35,8 +37,10 @@ TRACES = [  # 200 tokens do not fit into the window of 128
         ("distilled tree, K = 8", "distilled", 8, 1.0, 0, 120),
         ("distilled tree, K = 8, temperature 0", "distilled", 8, 0.0, 0, 120),
         ("distilled tree, K = 8, past the window", "distilled", 8, 1.0, 1, 200),
+        ("a tree of guesses", "distilled", 14, 1.0, 0, 100),
     )
 ]
+TRACES[-1]["tree"] = [2, 2, 1, 1]  # widths, 14 nodes
 
 
 class Noting:
@@ -84,8 +88,49 @@ def round_of(r: Round, us: list[float], cache: list[int], restart: bool, tokeniz
     return {"restart": restart, "cache": cache, "drafts": drafts, "last": last}
 
 
+def round_of_tree(r: Round, us: Iterator[float], restart: bool, tokenizer: CharTokenizer) -> dict:
+    """One round of a tree as the page reads it. `us`: of all nodes that will be examined."""
+    p, drafts = r.target_probs.numpy(), []
+    for node, (token, parent) in enumerate(zip(r.candidates, r.parents, strict=True)):
+        q = float(r.draft_probs[node, token])
+        known = {"p": float(p[parent + 1, token]), "q": q, "u": None, "fate": "unexamined"}
+        drafts.append({"text": tokenizer.decode([token]), **known, "parent": parent})
+    for before, kept in itertools.zip_longest([-1, *r.path], r.path):
+        left = p[before + 1]
+        tried = [node for node, parent in enumerate(r.parents) if parent == before]
+        for node in tried[: None if kept is None else tried.index(kept) + 1]:
+            draft, token = drafts[node], r.candidates[node]
+            draft |= {"left": float(left[token]), "u": next(us)}
+            draft["fate"] = "accepted" if node == kept else "rejected"
+            assert (draft["u"] < min(1.0, draft["left"] / draft["q"])) == (node == kept)
+            if node != kept:
+                left = residual(left, r.draft_probs[node].numpy())
+    token, fate = r.emitted[-1], "resampled" if tried else "bonus"
+    last = {"text": tokenizer.decode([token]), "fate": fate, "p": float(p[before + 1, token])}
+    if fate == "resampled":
+        last["residual"] = float(left[token])
+    cache = [r.cache_len, r.cache_len + 1 + len(drafts), r.cache_len + 1 + len(r.path)]
+    return {"restart": restart, "cache": cache, "drafts": drafts, "last": last}
+
+
+def record_tree(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
+    """The settings, and the rounds of a generation with a tree of guesses a pass."""
+    rng, grown = NotingSource(settings["seed"]), Grown(draft, settings["tree"])
+    request = tokenizer.encode(PROMPT), settings["tokens"]
+    sampling = Sampling(settings["temperature"])
+    made = tree_generate(target, grown, *request, sampling=sampling, rng=rng)
+    us, rounds, held = iter(rng.noted), [], len(PROMPT) - 1
+    for r in made.rounds:
+        rounds.append(round_of_tree(r, us, r.cache_len != held, tokenizer))
+        held = rounds[-1]["cache"][2]
+    assert next(us, None) is None
+    return {**settings, "prompt": PROMPT, "rounds": rounds}
+
+
 def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
     """The settings, and the rounds that a generation with them took."""
+    if "tree" in settings:
+        return record_tree(target, tokenizer, draft, settings)
     lengths, rng = [], NotingSource(settings["seed"])
 
     def noting_trim(new_kvs, num_emitted, cache_len):

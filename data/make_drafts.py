@@ -166,8 +166,11 @@ def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> 
 def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
     """Heads on the target as it is, trained on a text that it wrote: the stand-in."""
     started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
-    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(text)))
-    windows = tokens.unfold(0, target.config.block_size, target.config.block_size // 2)
+    size = target.config.block_size
+    windows, unseen = (
+        part.unfold(0, size, size // 2)
+        for part in train_val_split(torch.tensor(tokenizer.encode(text)))
+    )
     with torch.no_grad():
         hidden = torch.cat([target.trunk(some)[0] for some in windows.split(64)])
     heads = parallel.MedusaHeads.on(target, n_heads)
@@ -178,9 +181,17 @@ def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
         "seconds": round(time.monotonic() - started, 1),
         "loss": float(np.mean(losses[-500:])),
         "corpus": "stand-in",
+        "accuracies": accuracies_on(target, heads, unseen),
     }
     parallel.save(parallel.MEDUSA, heads, tokenizer, facts)
     print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
+
+
+@torch.no_grad()
+def accuracies_on(target, heads, windows: torch.Tensor) -> list[list[float]]:
+    """How often each head's guesses of each rank are right on windows (B, T)."""
+    logits = torch.cat([heads(target.trunk(some)[0]) for some in windows.split(64)])
+    return [[round(a, 4) for a in row] for row in parallel.accuracies(logits, windows)]
 
 
 def make_medusa2(target, tokenizer, steps: int = 3000) -> None:

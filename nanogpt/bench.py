@@ -3,11 +3,11 @@
 One process, one thread, warmed up; for each prompt both decoders in turn, now one first, now the
 other, so that a machine that slows down slows both; medians of the pairwise ratios with their
 quartiles. The baseline of a fused target is the fused target. Prompts are from the validation
-split; drafts are built before the clock starts, and their building is shown apart.
+split; drafts (and seeds) are ready before the clock starts, and their building is shown apart.
 
 `python -m nanogpt.bench` takes a short tour, `--all` the long one of the README. With --target,
---draft, --K or --temperature it measures every combination of what is given: `--draft distilled
---K 4 8 12 acceptance`. After the warm-up it says how long it will take.
+--draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
+distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take.
 """
 
 from __future__ import annotations
@@ -31,58 +31,75 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import adaptive, checkpoint, figures
-from nanogpt.cache import trim_kv_cache
-from nanogpt.checks import decoder
+from nanogpt.cache import keep_path, trim_kv_cache
+from nanogpt.checks import loop
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts import BEST, DRAFTS, ngram
+from nanogpt.drafts import BEST, BEST_BLOCKS, DRAFTS, itself, ngram, parallel
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation, Text, autoregressive_generate, prefill
+from nanogpt.rules import accept_blockwise, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
 from nanogpt.theory import expected_tokens, speed_up
+from nanogpt.tree import Grown, sparse_tree, tree_generate
 
 PROMPT = 20  # characters
 POLICIES = ("acceptance", "entropy", "learned")
-PARTS = {
-    "draft": draft_tokens,
-    "accept": accept_reject,
-    "cache": trim_kv_cache,
-    "prefill": Text,  # which begins with it
+RULES = {"token": accept_reject, "block": accept_blockwise}
+PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target: of it, a table, K
+    "exit": lambda target, table, K: itself.EarlyExitDraft(target, 1, itself.load_exits()[1], K),
+    "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load()),
+    "medusa-tree": lambda target, table, K: parallel.MedusaDraft(
+        parallel.load(), *sparse_tree(parallel.load_accuracies(), K)
+    ),
+    "tree": lambda target, table, K: Grown(table, [2, 2, *[1] * (K - 2)][:K], "without"),
 }
+BEST_PROPOSED = {"exit": 2, "medusa": 4, "medusa-tree": 12, "tree": 8}  # nodes, of "tree" its depth
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table: what is decoded with what. K is a number or one of POLICIES."""
+    """One row of the table: what is decoded with what, and judged by which of RULES.
+
+    K is a number or one of POLICIES. A draft of PROPOSERS is judged by accept_tree.
+    """
 
     target: str
     draft: str
     K: int | str
     temperature: float
+    rule: str = "token"
 
 
-SHORT = [
+BLOCKS = [
+    Setting(target, "distilled", BEST_BLOCKS["distilled"], 1.0, "block") for target in TARGETS
+]
+SHORT = BLOCKS + [
     Setting(target, draft, BEST[draft], 1.0)
     for target in TARGETS
     for draft in ("distilled", "bigram", "transformer-distilled", "lookup")
 ]
-ALL = [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
+ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
+ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (16, 24, 32)]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
 ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
 ]
+ALL += [Setting(target, name, K, 1.0) for target in TARGETS for name, K in BEST_PROPOSED.items()]
 
 
 class Timed:
     """A function or a target whose calls are timed: `seconds` is their sum, `calls` their number.
 
-    What it wraps may be a target: a pass through its `trunk` or `states` and `lm_head` is timed as
-    well, and everything else of it is passed on.
+    What it wraps may be a target, or a draft: passes through its `trunk` or `states` and `lm_head`,
+    and what it proposes, are timed as well. Everything else of it is passed on.
     """
 
     def __init__(self, timed: Callable):
         self.timed, self.seconds, self.calls = timed, 0.0, 0
+        if hasattr(timed, "config"):  # asked for in every round
+            self.config, self.device = timed.config, timed.device
 
     def clocked(self, function: Callable, *args, **kwargs):
         """What the function returns, its time added."""
@@ -99,7 +116,7 @@ class Timed:
         part = getattr(self.timed, name)
         if name in ("trunk", "states"):
             self.calls += 1
-        if name in ("trunk", "states", "ln_f", "lm_head"):
+        if name in ("trunk", "states", "ln_f", "lm_head", "propose"):
             return functools.partial(self.clocked, part)
         return part
 
@@ -108,7 +125,7 @@ class Timed:
 class Pair:
     """One prompt, decoded both ways: seconds of each, and of the speculative one's target passes.
 
-    shares: of the speculative seconds, in the prefill, in the other passes, and in PARTS.
+    shares: of the speculative seconds, in the prefill, the other passes, and the parts.
     """
 
     plain_seconds: float
@@ -153,24 +170,68 @@ def in_turn(
     return {name: float(np.quantile(s[warm_up:], quantile)) for name, s in seconds.items()}
 
 
-def measure(target, draft, prompt: list[int], n: int, K, sampling: Sampling, seed: int) -> Pair:
+def decoders_of(draft, K, rule: str) -> tuple[Callable, Callable, dict[str, Timed]]:
+    """The decoder of a setting; the same with a clock on its parts, drafting, judging, and so on.
+
+    Both take a target and a request. A draft that proposes trees is decoded by tree_generate.
+    """
+    prefill = Timed(Text)  # which begins with it
+    if hasattr(draft, "propose"):
+        parts = {"draft": Timed(draft), "cache": Timed(keep_path), "accept": Timed(accept_tree)}
+        replaced = {"keep_path": parts["cache"], "Text": prefill}
+        decode = functools.partial(tree_generate, draft=draft)
+        clocked = functools.partial(
+            loop("tree_generate", "tree", replaced), draft=parts["draft"], accept=parts["accept"]
+        )
+    else:
+        judge = RULES[rule]
+        parts = {
+            "draft": Timed(draft_tokens),
+            "cache": Timed(trim_kv_cache),
+            "accept": Timed(judge),
+        }
+        replaced = {
+            "draft_tokens": parts["draft"],
+            "trim_kv_cache": parts["cache"],
+            "Text": prefill,
+        }
+        decode = functools.partial(speculative_generate, draft=draft, K=K, accept=judge)
+        clocked = functools.partial(
+            loop("speculative_generate", "speculative", replaced),
+            draft=draft,
+            K=K,
+            accept=parts["accept"],
+        )
+    return decode, clocked, {"prefill": prefill, **parts}
+
+
+def measure(
+    target,
+    draft,
+    prompt: list[int],
+    n: int,
+    K,
+    sampling: Sampling,
+    seed: int,
+    rule: str = "token",
+) -> Pair:
     """Both decoders on one prompt, n tokens each; an odd seed lets the speculative one go first.
 
     Then the speculative one again, the same tokens from the same seed, with the clock on its parts.
+    K and `rule` are as in a Setting.
     """
     request = {"prompt_tokens": prompt, "max_new_tokens": n, "sampling": sampling}
-    passes = Timed(target)
+    one, other, again = (RandomSource(seed) for _ in range(3))
+    passes, watched = Timed(target), Timed(target)
+    decode, clocked, parts = decoders_of(draft, K, rule)
     decoders = [
-        lambda: autoregressive_generate(target, **request, rng=RandomSource(seed)),
-        lambda: speculative_generate(passes, draft, K=K, **request, rng=RandomSource(seed)),
+        lambda: autoregressive_generate(target, **request, rng=one),
+        lambda: decode(passes, **request, rng=other),
     ]
     first = seed % 2
     timed = {which: clock(decoders[which]) for which in (first, 1 - first)}
     (plain, _), (seconds, made) = timed[0], timed[1]
-    parts = {name: Timed(part) for name, part in PARTS.items()}
-    loop = decoder(**{part.timed.__name__: part for part in parts.values()})
-    watched = Timed(target)
-    whole, _ = clock(lambda: loop(watched, draft, K=K, **request, rng=RandomSource(seed)))
+    whole, _ = clock(lambda: clocked(watched, **request, rng=again))
     fill = parts.pop("prefill").seconds
     shares = {"prefill": fill / whole, "target": (watched.seconds - fill) / whole}
     shares |= {name: part.seconds / whole for name, part in parts.items()}
@@ -238,14 +299,16 @@ def cost_growth(target, early: int = 20, late: int = 120) -> float:
 class Row:
     """What was measured at a Setting: medians over the pairs, and shares of the whole time.
 
-    predicted: the speed-up equation at the measured α and times. drafted: mean tokens per round.
+    predicted: the speed-up equation at the measured α and times. α is the parameter of the
+    token-wise rule: blocks have none (None). For them, and for the drafts of PROPOSERS, the
+    equation takes the mean number of tokens that a round emitted. drafted: mean tokens per round.
     """
 
     setting: Setting
     speed_up: float
     quartiles: tuple[float, float]
     predicted: float
-    alpha: float
+    alpha: float | None
     drafted: float
     tokens_per_pass: float
     outside: float
@@ -257,7 +320,8 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     ratios = sorted(pair.speed_up for pair in pairs)
     quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     rounds = [r for pair in pairs for r in pair.made.rounds]
-    alpha = Generation([], rounds, 0).alpha
+    chain = setting.rule == "token" and setting.draft in DRAFTS
+    alpha = Generation([], rounds, 0).alpha if setting.rule == "token" else None
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)
     shares = {
@@ -271,7 +335,10 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     per_round = {name: share * seconds / len(rounds) / unit for name, share in shares.items()}
     verify = per_round.pop("target")
     rest = sum(per_round.values()) - per_round["prefill"] - per_round["draft"]
-    tokens_expected = expected_tokens(alpha, round(K))
+    if not chain:
+        tokens_expected = sum(len(r.emitted) for r in rounds) / len(rounds)
+    else:
+        tokens_expected = expected_tokens(alpha, round(K))
     predicted = speed_up(tokens_expected, round(K), per_round["draft"] / round(K), verify, rest)
     return Row(
         setting,
@@ -287,7 +354,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
 
 
 HEADER = (
-    "target    draft                  K           T   speed-up  quartiles     predicted"
+    "target    draft                  K           T   rule   speed-up  quartiles     predicted"
     "  α     tokens/pass  outside │ target draft accept cache rest"
 )
 
@@ -297,23 +364,24 @@ def line(row: Row) -> str:
     s, (low, high) = row.setting, row.quartiles
     share = {name: f"{100 * part:.0f}" for name, part in row.shares.items()}
     target = f"{100 * (row.shares['target'] + row.shares['prefill']):.0f}"
+    alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
     return (
-        f"{s.target:9} {s.draft:22} {s.K!s:11} {s.temperature:<3g} {row.speed_up:6.2f}×   "
-        f"{low:5.2f} … {high:5.2f} {row.predicted:6.2f}×    {row.alpha:5.2f} "
+        f"{s.target:9} {s.draft:22} {s.K!s:11} {s.temperature:<3g} {s.rule:6} "
+        f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.predicted:6.2f}×    {alpha:>5} "
         f"{row.tokens_per_pass:8.2f}     {row.outside:7.1%} │ {target:>5}% {share['draft']:>4}% "
         f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
     )
 
 
 def picture(rows: list[Row]) -> figures.Picture:
-    """Speed-up against K of the first row's draft and temperature, measured beside predicted.
+    """Speed-up against K of the first row's draft, temperature and rule, beside the predicted one.
 
     Raises ValueError if no row has a number as its K.
     """
     first = rows[0].setting
     curves = {}
     for row in sorted((r for r in rows if isinstance(r.setting.K, int)), key=lambda r: r.setting.K):
-        if (row.setting.draft, row.setting.temperature) == (first.draft, first.temperature):
+        if row.setting == dataclasses.replace(first, target=row.setting.target, K=row.setting.K):
             curves.setdefault(row.setting.target, []).append(row)
     if not curves:
         raise ValueError("no row to draw: give K as numbers")
@@ -350,10 +418,15 @@ def run(
     """
     ready, seconds, short = [], 0.0, min(n, 40)
     for s in tqdm(settings, desc="warm-up"):
-        target, draft, sampling = targets[s.target], drafts[s.draft], Sampling(s.temperature)
+        target, sampling = targets[s.target], Sampling(s.temperature)
+        if s.draft in PROPOSERS:
+            draft = PROPOSERS[s.draft](target, drafts.get("distilled"), s.K)
+        else:
+            draft = drafts[s.draft]
         K = policy_of(s.K, target, draft, sampling)
-        ready.append((target, draft, K, sampling))
-        seconds += clock(lambda r=ready[-1]: measure(*r[:2], prompts[0], short, *r[2:], 0))[0]
+        ready.append({"draft": draft, "K": K, "sampling": sampling, "rule": s.rule})
+        how = {"prompt": prompts[0], "n": short, "seed": 0, **ready[-1]}
+        seconds += clock(lambda target=target, how=how: measure(target, **how))[0]
     minutes = seconds * n / short * len(prompts) / 60
     print(f"{len(settings)} rows, about {minutes:.1f} minutes", file=sys.stderr)
     gc.collect()
@@ -361,8 +434,8 @@ def run(
     pairs: list[list[Pair]] = [[] for _ in settings]
     with tqdm(total=len(prompts) * len(settings), desc="pairs") as bar:
         for seed, prompt in enumerate(prompts):
-            for (target, draft, K, sampling), mine in zip(ready, pairs, strict=True):
-                mine.append(measure(target, draft, prompt, n, K, sampling, seed))
+            for s, how, mine in zip(settings, ready, pairs, strict=True):
+                mine.append(measure(targets[s.target], prompt=prompt, n=n, seed=seed, **how))
                 bar.update()
     gc.unfreeze()
     return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
@@ -382,9 +455,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))
-    parser.add_argument("--draft", nargs="+", choices=list(DRAFTS))
+    parser.add_argument("--draft", nargs="+", choices=[*DRAFTS, *PROPOSERS])
     parser.add_argument("--K", nargs="+", type=number_or_policy, help=f"or {', '.join(POLICIES)}")
     parser.add_argument("--temperature", nargs="+", type=float)
+    parser.add_argument("--rule", nargs="+", choices=list(RULES))
     parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
     parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
@@ -395,20 +469,27 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def settings_of(given: argparse.Namespace) -> list[Setting]:
     """A tour, or every combination of what was given; draft and K default to the best.
 
-    Raises ValueError for --all beside a combination.
+    The rule defaults to the token-wise one. Raises ValueError for --all beside a combination, and
+    for a rule or a policy beside a draft of PROPOSERS.
     """
-    if not (given.target or given.draft or given.K or given.temperature):
+    if not (given.target or given.draft or given.K or given.temperature or given.rule):
         return list(dict.fromkeys(ALL if given.all else SHORT))
     if given.all:
         raise ValueError(
-            "--all is a tour of its own; leave out --target, --draft, --K, --temperature"
+            "--all is a tour of its own; leave out --target, --draft, --K, --temperature, --rule"
         )
+    for draft in PROPOSERS.keys() & set(given.draft or []):
+        if given.rule or any(isinstance(K, str) for K in given.K or []):
+            raise ValueError(f"{draft} has a rule of its own, and takes a number as K")
     return [
-        Setting(target, draft, K, temperature)
-        for target, draft, temperature in itertools.product(
-            given.target or TARGETS, given.draft or ["distilled"], given.temperature or [1.0]
+        Setting(target, draft, K, temperature, rule)
+        for target, draft, temperature, rule in itertools.product(
+            given.target or TARGETS,
+            given.draft or ["distilled"],
+            given.temperature or [1.0],
+            given.rule or ["token"],
         )
-        for K in given.K or [BEST[draft]]
+        for K in given.K or [((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]]
     ]
 
 
@@ -427,7 +508,8 @@ def main(arguments: list[str] | None = None) -> None:
     tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     targets = {name: make(target) for name, make in TARGETS.items()}
     drafts = {}
-    for name in dict.fromkeys(s.draft for s in settings):
+    wanted = dict.fromkeys("distilled" if s.draft == "tree" else s.draft for s in settings)
+    for name in wanted.keys() - PROPOSERS.keys():
         seconds, drafts[name] = clock(lambda name=name: DRAFTS[name](tokens, tokenizer.vocab_size))
         print(f"{name} draft: built in {seconds:.2f} s")
     rows = run(settings, targets, drafts, prompts_of(held_out, given.pairs), given.tokens)

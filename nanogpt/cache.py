@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 KV = tuple[Tensor, Tensor]  # of one head
@@ -54,4 +55,8 @@ def keep_path(new_kvs: KVCache, path: Sequence[int], cache_len_before_verify: in
     slots = [*range(first), *(first + node for node in path)]
     if not isinstance(new_kvs, tuple):
         return new_kvs.gathered(slots)
-    return tuple(tuple((k[:, slots], v[:, slots]) for k, v in layer) for layer in new_kvs)
+    stay = torch.tensor(slots, device=new_kvs[0][0][0].device)  # made once for all heads
+    return tuple(
+        tuple((k.index_select(1, stay), v.index_select(1, stay)) for k, v in layer)
+        for layer in new_kvs
+    )

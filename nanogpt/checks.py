@@ -42,14 +42,22 @@ def decoder(**parts: Callable) -> Decoder:
 
     Raises ValueError for a name that the loop does not know.
     """
-    spec = importlib.util.find_spec("nanogpt.speculative")
-    module = importlib.util.module_from_spec(spec)  # a second one: the package's stays as it is
-    spec.loader.exec_module(module)
-    unknown = parts.keys() - vars(module).keys()
+    return loop("speculative_generate", "speculative", parts)
+
+
+def loop(name: str, module: str, parts: dict[str, Callable]) -> Callable[..., Generation]:
+    """The loop `name` of a module of the package, with parts of that module replaced by name.
+
+    Raises ValueError for a part that the module does not know.
+    """
+    spec = importlib.util.find_spec(f"nanogpt.{module}")
+    second = importlib.util.module_from_spec(spec)  # the package's own stays as it is
+    spec.loader.exec_module(second)
+    unknown = parts.keys() - vars(second).keys()
     if unknown:
-        raise ValueError(f"speculative_generate has no part {', '.join(sorted(unknown))}")
-    vars(module).update(parts)
-    return module.speculative_generate
+        raise ValueError(f"{name} has no part {', '.join(sorted(unknown))}")
+    vars(second).update(parts)
+    return vars(second)[name]
 
 
 def tree_decoder(
@@ -83,7 +91,7 @@ def parents_of(r: Round) -> list[int]:
 
 
 def contexts(r: Round, text: Sequence[int]) -> list[list[int]]:
-    """What row i of a round's target_probs comes after: the text, then that and each node's path."""
+    """What each row of a round's target_probs comes after: the text, and a node's path in it."""
     found = [list(text)]
     for token, parent in zip(r.candidates, parents_of(r), strict=True):
         found.append([*found[parent + 1], token])
@@ -346,6 +354,15 @@ def check_frequencies(generate: Decoder, n: int = 400, seed: int = 5) -> None:
     )
 
 
+def check_trees_lossless(generate: Decoder) -> None:
+    """As check_lossless, but rounds of a single level first: most wrong rules show there at once.
+
+    A tree of two levels takes seconds to enumerate.
+    """
+    check_lossless(generate, n=2, K=1)
+    check_lossless(generate, n=3, K=2)
+
+
 def check_siblings(generate: Decoder, n: int = 120) -> None:
     """Each sibling that a tree's walk comes to is accepted as often as its p and q say.
 
@@ -396,6 +413,24 @@ def check_nodes(generate: Decoder, n: int = 30, K: int = 3) -> None:
         text = text + r.emitted
 
 
+def check_rounds(generate: Decoder, n: int = 400, seed: int = 5) -> None:
+    """n sampled texts of four tokens, of two to four rounds each, are spread as the target's own.
+
+    As check_frequencies, but over rounds: it sees random numbers that come back in a later one.
+    """
+    target, draft = toy_target(2, 8, seed=2), TableDraft([[0.9, 0.1]] * 2)
+    rng, counts = RandomSource(seed), {}
+    for _ in range(n):
+        tokens = tuple(generate(target, draft, [0, 1], 4, 1, Sampling(), rng).tokens)
+        counts[tokens] = counts.get(tokens, 0) + 1
+    statistic, freedom = chi_squared(counts, exact_continuations(target, 4, Sampling()), n)
+    limit = chi_squared_limit(freedom)
+    assert statistic < limit, (
+        f"{n} sampled texts of several rounds are not spread as the target's: χ² = {statistic:.1f} "
+        f"at {freedom} degrees of freedom, where {limit:.1f} is already out of reach by chance"
+    )
+
+
 CHECKS: dict[str, Callable[[Decoder], None]] = {
     "exact": check_lossless,
     "frequencies": check_frequencies,
@@ -406,4 +441,9 @@ CHECKS: dict[str, Callable[[Decoder], None]] = {
     "accounting": check_accounting,
     "support": check_support,
 }
-TREE_CHECKS = CHECKS | {"acceptance": check_siblings, "nodes": check_nodes}
+TREE_CHECKS = CHECKS | {  # of trees, and of chains as well
+    "exact": check_trees_lossless,
+    "acceptance": check_siblings,
+    "nodes": check_nodes,
+    "rounds": check_rounds,
+}

@@ -19,6 +19,7 @@ from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
+from nanogpt.tree import Grown, tree_generate
 
 
 def report(name: str, made: Generation, seconds: float, text: str) -> None:
@@ -34,6 +35,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", choices=TARGETS, default="per-head")
     parser.add_argument("--draft", choices=DRAFTS, default="distilled", help="default: %(default)s")
     parser.add_argument("--K", type=int, help="drafted tokens, default: what suits the draft")
+    how = "guess a tree: so many continuations of each guess, depth by depth, as in 2 2 1 1"
+    parser.add_argument("--tree", type=int, nargs="+", metavar="WIDTH", help=how)
     parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
@@ -45,6 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
     sampling, seed = Sampling(given.temperature), given.seed
+    if given.K and given.tree:
+        raise ValueError("--K is the length of a chain, --tree has its own; leave out one of them")
     K = BEST[given.draft] if given.K is None else given.K
     target, tokenizer = checkpoint.load()
     prompt = tokenizer.encode(given.prompt)
@@ -58,7 +63,14 @@ def main(arguments: list[str] | None = None) -> None:
     def plain() -> Generation:
         return autoregressive_generate(target, **request, rng=RandomSource(seed))
 
+    guessed = f"K = {K}"
+    if given.tree:  # at temperature 0 there is one token to draw, so the likeliest are taken
+        grown = Grown(draft, given.tree, "without" if sampling.temperature else "fixed")
+        guessed = f"a tree of widths {' '.join(map(str, given.tree))}"
+
     def speculative() -> Generation:
+        if given.tree:
+            return tree_generate(target, grown, **request, rng=RandomSource(seed))
         return speculative_generate(target, draft, K=K, **request, rng=RandomSource(seed))
 
     speculative(), plain()  # warm up
@@ -68,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     report("autoregressive", slow, slow_seconds, given.prompt + tokenizer.decode(slow.tokens))
     report("speculative", fast, fast_seconds, given.prompt + trace.text(colour))
     print("the first rounds:", *trace.lines(colour)[:12], sep="\n", end="\n\n")
-    print(f"{given.draft} draft, K = {K}: α {fast.alpha:.2f}, {trace.legend(colour)}")
+    print(f"{given.draft} draft, {guessed}: α {fast.alpha:.2f}, {trace.legend(colour)}")
     print(f"speed-up in this one run: {slow_seconds / fast_seconds:.2f}×")
 
 

@@ -761,3 +761,345 @@ def asking(likeliest: Sequence[float], tokens: Sequence[str], title: str) -> Pic
     box(axes, 1, 3.4, 78, 3.8, may, "accepted")
     box(axes, 1, 19.8, 78, 3.8, late, "rejected")
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def what_a_rule_makes(
+    rules: Mapping[str, Mapping[tuple[bool, int], float]],
+    p: Sequence[float],
+    tokens: Sequence[str],
+    title: str,
+) -> Picture:
+    """Where each rule's next token comes from, beside p: a panel a rule, a column a token.
+
+    rules: {name: {(whether the guess stood, token): probability}}; p (V). A column is what stood
+    (✓) and what was drawn instead (↻); where it does not end at the line of p, the text is off.
+    """
+    made = [chance for ways in rules.values() for chance in ways.values()]
+    axes, foot, tall = sheet(title, 9, 3.6), 25.5, 17.0 / max([*p, *made])
+    wide = 88 / len(rules)
+    column = (wide - 3) / len(tokens)
+    for i, (name, ways) in enumerate(rules.items()):
+        left = 1 + i * wide
+        for token, (said, chance) in enumerate(zip(tokens, p, strict=True)):
+            x, y = left + 1 + token * column, foot
+            for stood, kind, mark in ((True, "accepted", "✓"), (False, "resampled", "↻")):
+                h = tall * ways.get((stood, token), 0.0)
+                if h > 0.2:
+                    fill, edge, _, _ = KINDS[kind]
+                    hatch = "" if stood else "//"
+                    shape = mpl.patches.Rectangle((x, y - h), 0.7 * column, h, hatch=hatch)
+                    shape.set(facecolor=fill, edgecolor=edge)
+                    axes.add_patch(shape)
+                if h > 2.2:
+                    style = {"ha": "center", "va": "center", "fontsize": 9.5}
+                    axes.text(x + 0.35 * column, y - h / 2, mark, **style)
+                y -= h
+            level = [foot - tall * chance] * 2
+            axes.plot([x - 0.3, x + 0.7 * column + 0.3], level, color=TARGET, linewidth=2.6)
+            words(axes, x + 0.35 * column, foot + 1.4, said)
+        stood = sum(chance for (kept, _), chance in ways.items() if kept)
+        made = [ways.get((True, t), 0.0) + ways.get((False, t), 0.0) for t in range(len(tokens))]
+        off = sum(abs(a - b) for a, b in zip(made, p, strict=True)) / 2
+        words(axes, left + wide / 2 - 0.5, 4.4, name, fontweight="bold")
+        words(axes, left + wide / 2 - 0.5, 29.6, f"stands {stood:.2f}\noff {off:.2f}", fontsize=9.5)
+    axes.plot([1, 88], [foot] * 2, color=GREY, linewidth=0.8)
+    words(axes, 1, 34.2, "✓ the guess stands", ha="left", color=ACCEPTED)
+    words(axes, 27, 34.2, "↻ rejected: drawn instead", ha="left", color=RESAMPLED)
+    words(axes, 57, 34.2, "▬ p, where each column should end", ha="left", color=TARGET)
+    return axes.figure
+
+
+def laid_out(parents: Sequence[int]) -> list[tuple[int, float]]:
+    """(depth, row) of the current token and each node: leaves a row each, parents in the middle."""
+    children, places, leaves = (
+        [[] for _ in range(len(parents) + 1)],
+        {},
+        iter(range(len(parents) + 1)),
+    )
+    for node, parent in enumerate(parents):
+        children[parent + 1].append(node)
+
+    def place(node, depth):
+        below = [place(child, depth + 1) for child in children[node + 1]]
+        row = (below[0] + below[-1]) / 2 if below else next(leaves)
+        places[node] = (depth, row)
+        return row
+
+    place(-1, 0)
+    return [places[node] for node in range(-1, len(parents))]
+
+
+@mpl.rc_context(STYLE)
+def tree_of_guesses(
+    root: str, nodes: Sequence[str], parents: Sequence[int], kinds: Sequence[str], title: str
+) -> Picture:
+    """A tree from left to right: the current token, and the nodes with what became of each.
+
+    kinds: of each node, a key of KINDS; a path that is kept has thick edges. What the target adds
+    is a node like others, "resampled" or "bonus".
+    """
+    places = laid_out(parents)
+    depth, rows = max(d for d, _ in places), max(row for _, row in places) + 1
+    axes = sheet(title, 8, 0.5 + 0.34 * rows)
+    step = min(15, 72 / (depth + 1))
+    size = min(9.0, 0.6 * step)
+    at = [(2 + step * d, 1.2 + 3.4 * row) for d, row in places]
+    for node, (kind, parent) in enumerate(zip(kinds, parents, strict=True)):
+        (x, y), (left, top) = at[node + 1], at[parent + 1]
+        kept = kind in ("accepted", "resampled", "bonus")
+        line = {"color": KINDS[kind][1] if kept else GREY, "linestyle": "-" if kept else ":"}
+        axes.plot([left + size, x], [top + 1.2, y + 1.2], linewidth=2.4 if kept else 1.2, **line)
+    box(axes, *at[0], size, 2.4, "▸" + shown(root), "target")
+    for (x, y), text, kind in zip(at[1:], nodes, kinds, strict=True):
+        mark = MARKS[kind][1] if kind in MARKS else ""
+        box(axes, x, y, size, 2.4, mark + shown(text), kind)
+        if kind == "rejected":
+            axes.plot([x + 0.8, x + size - 0.8], [y + 1.2] * 2, color=REJECTED, linewidth=1.4)
+    axes.figure.rows = [f"after {shown(root)}"]
+    for node, (text, kind, parent) in enumerate(zip(nodes, kinds, parents, strict=True)):
+        before = shown(root) if parent < 0 else shown(nodes[parent])
+        axes.figure.rows.append(f"node {node}: {before} → {shown(text)} {kind}")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def who_sees_whom(prompt: str, nodes: Sequence[str], parents: Sequence[int], mask) -> Picture:
+    """A tree's mask (N+1, P+N+1): a row for each token of the pass, with its slot and position."""
+    P, N = len(prompt) - 1, len(nodes)
+    n_shown, left = min(4, P), 20
+    letters = [*shown(prompt[P - n_shown :]), *map(shown, nodes)]
+    size = min(4.6, 44 / len(letters))
+    end = left + size * len(letters)
+    axes = sheet("A node sees the cache, its own path and itself", 8, 0.85 + 0.28 * (N + 1))
+    middle = left + size * (n_shown + 0.5)
+    words(axes, middle - 2.5, 1.2, f"in the cache: {P}", fontsize=9, ha="right")
+    words(axes, middle + 2.5, 1.2, f"nodes: {N}", fontsize=9, ha="left")
+    for name, x in (("sees", left - 1), ("slot", end + 6), ("position", end + 15)):
+        words(axes, x, 3.7, name, fontsize=9, ha="right" if name == "sees" else "center")
+    for x, letter in enumerate(letters):
+        mark = "▸" if x == n_shown else ""
+        words(axes, left + size * (x + 0.5) - 0.2, 3.7, mark + letter, fontweight="bold")
+    for row, letter in enumerate(letters[n_shown:]):
+        y, node = 5 + 2.8 * row, row - 1
+        before = f"after {letters[n_shown + 1 + parents[node]]}" if row else "current"
+        words(axes, left - 6, y + 1.2, before, ha="right", fontsize=9, color=GREY)
+        words(axes, left - 1, y + 1.2, letter, ha="right", fontweight="bold")
+        for x in range(len(letters)):
+            sees = bool(mask[row][P - n_shown + x])
+            own = "target" if x == n_shown + row else "cached"
+            kind, mark = (own, "●") if sees else ("gone", "")
+            box(axes, left + size * x, y, size - 0.4, 2.4, mark, kind)
+        position = int(sum(map(bool, mask[row]))) - 1
+        words(axes, end + 6, y + 1.2, str(P + row))
+        words(axes, end + 15, y + 1.2, str(position), fontweight="bold")
+    axes.figure.rows = [
+        f"{letter} in slot {P + row} at position {int(sum(map(bool, mask[row]))) - 1} sees "
+        + " ".join(x for i, x in enumerate(letters) if mask[row][P - n_shown + i])
+        for row, letter in enumerate(letters[n_shown:])
+    ]
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def kept_path(
+    prompt: str, nodes: Sequence[str], path: Sequence[int], tried: Sequence[int]
+) -> Picture:
+    """A tree's round in the cache: after the pass, judged, and gathered.
+
+    path: the nodes that stay, from the root down; tried: those that were refused. The others were
+    never looked at.
+    """
+    P, N = len(prompt) - 1, len(nodes)
+    n_shown, left = min(3, P), 24
+    old = [(x, "cached") for x in ["…"] * (n_shown < P) + [*shown(prompt[P - n_shown : P])]]
+    fates = ["accepted" if n in path else "rejected" if n in tried else "gone" for n in range(N)]
+    marks = {"accepted": "✓", "rejected": "✗", "gone": ""}
+    letters = [*map(shown, nodes)]
+    stays = [(letters[n], "cached") for n in path]
+    current = shown(prompt[-1])
+    rows = {
+        f"after the pass: {P + N + 1}": [*old, ("▸" + current, "target")]
+        + [(x, "draft") for x in letters],
+        "judged": [*old, (current, "cached")]
+        + [(marks[f] + x, f) for x, f in zip(letters, fates, strict=True)],
+        f"gathered: {P + 1 + len(path)}": [*old, (current, "cached"), *stays]
+        + [("", "gone")] * (N - len(path)),
+    }
+    axes = sheet("The path moves together: slots are positions again", 8, 1.95)
+    size, first = (
+        min(4.2, 53 / (len(old) + N + 1)),
+        left + min(4.2, 53 / (len(old) + N + 1)) * (len(old) + 1),
+    )
+    for (label, cells), y in zip(rows.items(), (0.8, 5.4, 12.4), strict=True):
+        strip(axes, left, y, label, cells, size)
+    for place, node in enumerate(path):
+        start = (first + size * (node + 0.5) - 0.2, 8.4)
+        arrow(axes, start, (first + size * (place + 0.5) - 0.2, 12.4), colour=ACCEPTED)
+    axes.figure.rows = said_of(rows)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def first_blocks(current: str, guesses: str, depth: int, layers: int, title: str) -> Picture:
+    """Which pass runs which block for which token, with a cache of the draft's own and with one.
+
+    A column is a token, a row a block; each box is one run of a block, which writes that token's
+    keys and values. Hatched: run while drafting (▸, the exit's guess); plain: in the target's pass.
+    """
+    K, tokens = len(guesses), [shown(x) for x in current + guesses]
+    axes, size = sheet(title, 9, 0.52 * layers + 1.45), min(8, 34 / (K + 1))
+    for left, name, twice in ((10, "weights shared, caches not", True), (53, "one cache", False)):
+        words(axes, left, 1.2, name, ha="left", fontweight="bold")
+        for n, layer in product(range(K + 1), range(layers)):
+            x, y = left + size * n, 3.2 + 5.2 * (layers - 1 - layer)
+            early, says = layer < depth and n < K, "p" if layer == layers - 1 else ""
+            guess = f"▸{tokens[n + 1]}" if n < K and layer == depth - 1 else ""
+            if early and twice:  # once for each cache
+                box(axes, x, y + 0.2, size - 0.5, 2.3, guess, "draft")
+                box(axes, x, y + 2.6, size - 0.5, 2.2, "", "target")
+            else:
+                kind = "draft" if early else "target"
+                box(axes, x, y + 0.2, size - 0.5, 4.6, guess if early else says, kind)
+        bottom, runs = 3.2 + 5.2 * layers, (K + 1) * layers
+        for n, token in enumerate(tokens):
+            words(axes, left + size * (n + 0.5) - 0.2, bottom + 1.2, token, family="monospace")
+        count = f"{K * depth} + {runs} = {K * depth + runs}" if twice else f"{runs}"
+        words(axes, left, bottom + 4.2, f"runs of a block: {count}", ha="left")
+    for layer in range(layers):
+        words(axes, 8.8, 5.7 + 5.2 * (layers - 1 - layer), f"block {layer + 1}", ha="right")
+    said = "hatched: the draft's, token by token, ▸ its guess; plain: the target's one pass, to p"
+    words(axes, 10, bottom + 7.2, said, ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def heads_ahead(read: str, said: Sequence[tuple[str, float]], title: str) -> Picture:
+    """One hidden state, and what is read off it: lm_head's token, then a guess of each head.
+
+    said: of lm_head and of each head, a token and its probability. Nothing leads from one guess to
+    another: the later tokens are guessed by heads that have not seen the earlier ones.
+    """
+    left, wide = max(18, 3.2 * len(read) + 6), 11.5
+    axes = sheet(title, max(8, (left + wide * len(said) + 1) / 10), 2.9)
+    for i, char in enumerate(read):
+        box(axes, 1 + 3.2 * i, 3.2, 3.2, 3.2, shown(char), "cached")
+    words(axes, 1, 1.6, "read by the trunk", ha="left")
+    state = max(6, 1 + 3.2 * (len(read) - 0.5))
+    arrow(axes, (state, 6.4), (state, 21.4), TARGET)
+    box(axes, state - 4.6, 21.4, 9.2, 4.4, "its last\nhidden state", "target")
+    for i, (token, p) in enumerate(said):
+        x, kind = left + wide * i, "draft" if i else "target"
+        words(axes, x + 4.5, 1.6, "drawn next" if i == 0 else f"{i} after that")
+        box(axes, x, 3.2, 9, 3.2, f"{shown(token)}  {p:.2f}", kind)
+        box(axes, x, 11.5, 9, 3.2, f"head {i}" if i else "lm_head", kind)
+        arrow(axes, (x + 4.5, 11.5), (x + 4.5, 6.4), DRAFT if i else TARGET)
+        arrow(axes, (x + 4.5, 23.6), (x + 4.5, 14.7))
+    last = left + wide * (len(said) - 1) + 4.5
+    axes.plot([state + 4.6, last], [23.6, 23.6], color=GREY, linewidth=1.4)
+    words(axes, last, 27.2, "the same state for all", ha="right")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def tries(
+    steps: Sequence[tuple[Sequence[float], Sequence[float]]], letters: str, title: str
+) -> Picture:
+    """One sibling after another: (what is left of p, q) of each try, and what is left at last.
+
+    The last entry's q is None: nobody guesses any more, and the token is drawn from what is left.
+    """
+    axes, top, reached = sheet(title, 9.4, 3.5), 24.0, 1.0
+    panel, bar = 92 / len(steps), 68 / len(steps) / (len(letters) * 2 + 2)
+    for n, (left, q) in enumerate(steps):
+        x = 2 + panel * n
+        said = f"try {n + 1}: p against q" if n == 0 else f"try {n + 1}: what is left, against q"
+        said = "no guess left: ↻ drawn" if q is None else said
+        words(axes, x + panel / 2 - 3, 2.2, said, fontweight="bold", fontsize=9)
+        for i, letter in enumerate(letters):
+            at = x + i * 2.4 * bar
+            pairs = [(at, left[i], "target")] + ([] if q is None else [(at + bar, q[i], "draft")])
+            for place, height, kind in pairs:
+                fill, edge, _, hatch = KINDS["resampled" if q is None else kind]
+                shape = mpl.patches.Rectangle((place, top), bar, -18 * height)
+                shape.set(facecolor=fill, edgecolor=edge, hatch=hatch, linewidth=1.2)
+                axes.add_patch(shape)
+                words(axes, place + bar / 2, top - 18 * height - 1, f"{height:.2f}", fontsize=8)
+            words(axes, at + bar * (0.5 if q is None else 1), top + 1.6, letter)
+        if q is None:
+            words(axes, x + panel / 2 - 3, 29, f"↻ {reached:.2f}", color=RESAMPLED, fontsize=12)
+            continue
+        kept = reached * float(np.minimum(left, q).sum())
+        reached -= kept
+        words(axes, x + panel / 2 - 7, 29, f"✓ {kept:.2f}", color=ACCEPTED, fontsize=12)
+        words(axes, x + panel / 2 + 2, 29, f"✗ {reached:.2f}", color=REJECTED, fontsize=12)
+        arrow(axes, (x + panel / 2 + 5.5, 29), (x + panel, 29), colour=REJECTED, dash="--")
+    bars = "left bar: p, or what is left of it; hatched: q"
+    words(axes, 47, 33, f"{bars}      ✓ kept   ✗ rejected: on to the next", color=GREY, fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def told_and_made(
+    rows: Mapping[str, Sequence[tuple[float, float] | None]], columns: Sequence[str], title: str
+) -> Picture:
+    """Ways to make siblings against the q that a rule is told: (distance, kept) of each, or None.
+
+    An exact pair is marked ✓, the others ✗ with their total variation.
+    """
+    axes, left = sheet(title, 9.4, 1.1 + 0.85 * len(rows)), 25
+    wide = (92 - left) / len(columns)
+    for j, name in enumerate(columns):
+        words(axes, left + wide * (j + 0.5), 2.2, name, fontweight="bold", fontsize=9)
+    for i, (name, cells) in enumerate(rows.items()):
+        y = 5 + 8.5 * i
+        words(axes, left - 1, y + 3.5, name, ha="right", fontweight="bold", fontsize=9)
+        for j, cell in enumerate(cells):
+            said, kind = "–", "gone"
+            if cell is not None:
+                distance, kept = cell
+                exact = distance < 1e-12
+                kind = "accepted" if exact else "rejected"
+                said = "✓ exact" if exact else f"✗ off by {distance:.3f}"
+                said += f"\nkeeps {kept:.3f}"
+            box(axes, left + wide * j + 0.5, y, wide - 1, 7, said, kind)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def coins_of_a_block(
+    guesses: str,
+    one_by_one: Sequence[tuple[float, bool]],
+    block: Sequence[tuple[float, bool]],
+    title: str,
+) -> Picture:
+    """The same guesses judged both ways: (chance, whether the coin falls right) of each guess.
+
+    Above, from the first guess on, until one fails; below, from the last back, until one falls
+    right.
+    """
+    axes, wide = sheet(title, 9.4, 4.1), min(12.0, 70 / len(guesses))
+    first = next((i for i, (_, right) in enumerate(one_by_one) if not right), len(guesses))
+    last = max((i for i, (_, right) in enumerate(block) if right), default=-1)
+    for y, name, coins, kept in (
+        (4, "one by one", one_by_one, first),
+        (24, "as a block", block, last + 1),
+    ):
+        words(axes, 1, y + 4.5, name, ha="left", fontweight="bold")
+        forward = name == "one by one"
+        for i, (letter, (chance, right)) in enumerate(zip(guesses, coins, strict=True)):
+            x, tossed = 19 + wide * i, i <= first if forward else i >= last
+            kind = "accepted" if i < kept else "rejected" if i == kept else "gone"
+            box(axes, x, y, wide - 1.5, 4, shown(letter), kind)
+            mark = ("✓" if right else "✗") if tossed else "not tossed"
+            colour = (ACCEPTED if right else REJECTED) if tossed else GREY
+            words(axes, x + wide / 2 - 0.7, y + 6, f"{chance:.2f}", fontsize=9)
+            words(
+                axes, x + wide / 2 - 0.7, y + 8.4, mark, color=colour, fontsize=13 if tossed else 7
+            )
+        start, end = (19, 17 + wide * len(guesses))[:: 1 if forward else -1]
+        arrow(axes, (start, y + 11), (end, y + 11))
+        order = "coins from the first on, to the first ✗" if forward else "coins from the last back"
+        said = order if forward else f"{order}, to the first ✓"
+        words(axes, 19 + wide * len(guesses) / 2, y + 13, f"{said}: {kept} kept", fontsize=9)
+    return axes.figure

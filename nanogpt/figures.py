@@ -22,6 +22,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import Generation, Round
@@ -189,6 +190,23 @@ def bars(
     return axes.figure
 
 
+def quartile_bars(
+    numbers: Mapping[str, Mapping[object, Sequence[float]]], title: str, xlabel: str, ylabel: str
+) -> Picture:
+    """Groups of bars from {bar: {group: numbers}}: each the median, with its quartiles beside it.
+
+    Every bar has the same groups.
+    """
+    three = {
+        bar: np.quantile(list(groups.values()), [0.25, 0.5, 0.75], axis=1)
+        for bar, groups in numbers.items()
+    }
+    labels = [str(group) for group in next(iter(numbers.values()))]
+    middles = {bar: middle for bar, (_, middle, _) in three.items()}
+    spread = {bar: list(zip(low, high, strict=True)) for bar, (low, _, high) in three.items()}
+    return bars(labels, middles, title, xlabel, ylabel, spread=spread)
+
+
 @mpl.rc_context(STYLE)
 def grid(
     values: Sequence[Sequence[float]],
@@ -216,6 +234,50 @@ def grid(
     axes.figure.rows = [f"columns: {', '.join(columns)}".replace("\n", "")]
     for label, row in zip(rows, values, strict=True):
         axes.figure.rows.append(f"{label}: {' '.join(text(float(value)) for value in row)}")
+    return axes.figure
+
+
+PLACES = [(7, -4), (6, -13), (6, 6), (7, 3), (6, -13), (7, -4)]  # of the labels of a group's points
+
+
+@mpl.rc_context(STYLE)
+def frontier(
+    groups: Mapping[str, Sequence[tuple]],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    line: tuple[str, Sequence[float], Sequence[float]] | None = None,
+    band: tuple[str, float, float] | None = None,
+    guess: float | None = None,
+    width: float = 8,
+    height: float = 4.8,
+) -> Picture:
+    """What is gained (across) and given up (up): a group of points per rule, one for each setting.
+
+    groups: {rule: [(x, y, label), …]}, or (x, y, label, reach) for a bar from y - reach to
+    y + reach. line: its name, xs and ys; band: its name, from, to. The title is the takeaway.
+    """
+    axes = picture(title, xlabel, ylabel, width, height)
+    if band:
+        axes.axhspan(*band[1:], color=TARGET, alpha=0.15, linewidth=0, label=band[0])
+    if line:
+        axes.plot(*line[1:], color=GREY, linestyle="--", label=line[0])
+    for i, ((name, points), (colour, dash, marker, _)) in enumerate(
+        zip(groups.items(), SERIES, strict=False)
+    ):
+        xs, ys = [point[0] for point in points], [point[1] for point in points]
+        axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=0.9, marker=marker, label=name)
+        for x, y, label, *reach in points:
+            if reach:
+                axes.errorbar(x, y, reach[0], color=colour, capsize=2, linewidth=0.9)
+            halo = withStroke(linewidth=2.5, foreground="white")
+            style = {"fontsize": 8.5, "color": colour, "path_effects": [halo], "zorder": 4}
+            place = {"textcoords": "offset points", "xytext": PLACES[i % len(PLACES)]}
+            axes.annotate(label, (x, y), **place, **style)
+            axes.figure.rows.append(f"{name} {label}: {x:.2f}, {y:.2f}")
+    draw_guess(axes, guess)
+    axes.margins(0.09)
+    axes.figure.legend(loc="outside lower left", ncols=3)
     return axes.figure
 
 
@@ -286,12 +348,22 @@ MARKS = {  # what became of a token: colour and mark, in HTML and in the termina
 
 @dataclass(frozen=True)
 class Mark:
-    """A token in a trace: its text, what became of it, and the p and q it was judged by."""
+    """A token in a trace: its text, what became of it, and the p and q it was judged by.
+
+    refused: how many siblings, guesses for the same place of a tree, were rejected before it.
+    """
 
     text: str
     fate: str
     p: float
     q: float | None = None
+    refused: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its sign and text, blanks made visible; and the siblings refused, if any."""
+        siblings = f"({MARKS['rejected'][1]}{self.refused})" * bool(self.refused)
+        return MARKS[self.fate][1] + shown(self.text) + siblings
 
 
 class TokenTrace:
@@ -299,7 +371,8 @@ class TokenTrace:
 
     Each row is one target pass: the drafted tokens with ✓ or ✗, then the token that replaced a
     rejected one (↻) or the bonus token (★). Tokens after a rejected one were never examined and
-    are not shown. p and q are in the tooltips.
+    are not shown. Of a tree, the path that was kept is shown, (✗2) beside a token before which two
+    of its siblings were refused. p and q are in the tooltips.
     """
 
     def __init__(self, generation: Generation, tokenizer: CharTokenizer):
@@ -307,10 +380,7 @@ class TokenTrace:
 
     def lines(self, colour: bool) -> list[str]:
         """One numbered line per round, each token with its mark, in ANSI colours if `colour`."""
-        rows = [
-            [in_terminal(MARKS[m.fate][1] + shown(m.text), m.fate, colour) for m in marks]
-            for marks in self.rounds
-        ]
+        rows = [[in_terminal(m.label, m.fate, colour) for m in marks] for marks in self.rounds]
         return [f"{i:3d}  {' '.join(row)}" for i, row in enumerate(rows, start=1)]
 
     def __str__(self) -> str:
@@ -325,7 +395,8 @@ class TokenTrace:
 
     def legend(self, colour: bool) -> str:
         """How many tokens had each fate, in the order of MARKS."""
-        fates = [m.fate for marks in self.rounds for m in marks]
+        every = [m for marks in self.rounds for m in marks]
+        fates = [m.fate for m in every] + ["rejected"] * sum(m.refused for m in every)
         words = [f"{MARKS[fate][1]} {fates.count(fate)} {fate}" for fate in MARKS]
         coloured = (in_terminal(w, fate, colour) for w, fate in zip(words, MARKS, strict=True))
         return ", ".join(coloured)
@@ -358,12 +429,12 @@ def trace_picture(trace: TokenTrace, title: str, columns: int = 4, width: float 
         left, y = i // per_column * cells, i % per_column
         axes.text(left + 0.8, y + 0.5, str(i + 1), ha="right", va="center", color=GREY, fontsize=9)
         for x, mark in enumerate(marks, start=1):
-            colour, sign, _ = MARKS[mark.fate]
+            colour = MARKS[mark.fate][0]
             border = {"facecolor": "white", "edgecolor": colour, "linewidth": 1.6}
             corner = (left + x, y + 0.1)
             axes.add_patch(mpl.patches.Rectangle(corner, 0.9, 0.8, **border))
             place = {"ha": "center", "va": "center", "fontsize": 9}
-            axes.text(left + x + 0.45, y + 0.5, sign + shown(mark.text), **place)
+            axes.text(left + x + 0.45, y + 0.5, mark.label, **place)
     axes.set_xlim(0, columns * cells)
     axes.set_ylim(per_column, 0)
     axes.set_axis_off()
@@ -383,7 +454,12 @@ def shown(text: str) -> str:
 
 
 def trace_of(r: Round, tokenizer: CharTokenizer) -> list[Mark]:
-    """The marks of one round: accepted candidates, a rejected one if any, and the last token."""
+    """The marks of one round: accepted candidates, a rejected one if any, and the last token.
+
+    Where guesses have siblings, the path that was kept, each token with how many were refused.
+    """
+    if r.parents and len(set(r.parents)) < len(r.parents):
+        return trace_of_tree(r, tokenizer)
     marks = []
     for i, token in enumerate(r.candidates[: r.n_examined]):
         fate = "accepted" if i < r.n_accepted else "rejected"
@@ -394,14 +470,35 @@ def trace_of(r: Round, tokenizer: CharTokenizer) -> list[Mark]:
     return [*marks, Mark(tokenizer.decode([last]), fate, p)]
 
 
+def trace_of_tree(r: Round, tokenizer: CharTokenizer) -> list[Mark]:
+    """The marks of a tree's round: the path that was kept, and the target's own token."""
+    marks = []
+    for before, node in zip([-1, *r.path], [*r.path, None], strict=True):
+        siblings = [n for n, parent in enumerate(r.parents) if parent == before]
+        if node is None:
+            token, fate = r.emitted[-1], "resampled" if siblings else "bonus"
+            q, refused = None, len(siblings)
+        else:
+            token, fate = r.candidates[node], "accepted"
+            q, refused = float(r.draft_probs[node, token]), siblings.index(node)
+        p = float(r.target_probs[before + 1, token])
+        marks.append(Mark(tokenizer.decode([token]), fate, p, q, refused))
+    return marks
+
+
 def html_of(mark: Mark) -> str:
     """One token as an inline-styled span: colour, mark, and its probabilities in the tooltip."""
     colour, sign, _ = MARKS[mark.fate]
     title = mark.fate if not mark.p else f"{mark.fate}: p = {mark.p:.3f}"
     title += "" if mark.q is None else f", q = {mark.q:.3f}"
+    siblings = ""
+    if mark.refused:
+        title += f"; siblings refused before it: {mark.refused}"
+        siblings = f'<small style="color:{REJECTED}"> {MARKS["rejected"][1]}{mark.refused}</small>'
     style = f"border:2px solid {colour};border-radius:4px;padding:0 4px;"
     style += "text-decoration:line-through;" if mark.fate == "rejected" else ""
-    return f'<span style="{style}" title="{title}">{sign}{html.escape(shown(mark.text))}</span>'
+    text = html.escape(shown(mark.text))
+    return f'<span style="{style}" title="{title}">{sign}{text}{siblings}</span>'
 
 
 def stored_pictures(notebook: Path) -> list[bytes]:

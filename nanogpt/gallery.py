@@ -2,11 +2,13 @@
 
 A bug is a piece of the package's source and what stands there instead. `mutant(bug)` serves the
 whole package a second time, under another name and with that one edit, and returns its decoder; if
-the code changes so that an edit no longer fits, that is an error.
+the code changes so that an edit no longer fits, that is an error. Chapter 08 shows the first 32,
+bugs of chains; chapter 17 those of trees and blocks.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.util
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from torch import nn
 
-from nanogpt.checks import Decoder
+from nanogpt.checks import Decoder, tree_decoder
 from nanogpt.sampling import Sampling
 from nanogpt.toys import Watched
 
@@ -30,7 +32,8 @@ class Bug:
     """One bug: `old` in `module` is replaced by `new`.
 
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
-    is meant for it. seen_in: where the like of it was found, if it is public.
+    is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
+    has the bug: of a "chain", a "block", or a tree with siblings "with", "without" or "fixed".
     """
 
     number: int
@@ -41,6 +44,7 @@ class Bug:
     new: str
     caught_by: str
     seen_in: str = ""
+    decoder: str = "chain"
 
 
 BUGS = [
@@ -158,6 +162,93 @@ BUGS = [
     Bug(32, "stop token 0 is treated as no stop token", "error", "generate",
         "if self.stop_token in emitted:", "if self.stop_token and self.stop_token in emitted:",
         "accounting", "feifeibear/LLMSpeculativeSampling (there, drawing token 0 is an error)"),
+    Bug(33, "siblings with replacement: duplicates are skipped", "biased", "rules",
+        "            token = tree.tokens[child]\n            if q[child, token] == 0:\n",
+        "            token = tree.tokens[child]\n"
+        "            if token in [tree.tokens[x] for x in children[node + 1] if x < child]:\n"
+        "                continue\n"
+        "            if q[child, token] == 0:\n",
+        "exact", decoder="with"),
+    Bug(34, "siblings without replacement: q zeroed by the rule, but not normalised again",
+        "biased", "rules",
+        "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n"
+        "                break\n"
+        "            left = residual(left, q[child])\n",
+        "            row = q[children[node + 1][0]].copy()\n"
+        "            row[[tree.tokens[x] for x in children[node + 1] if x < child]] = 0\n"
+        "            if rng.bernoulli(min(1.0, left[token] / row[token])):\n"
+        "                break\n"
+        "            left = residual(left, row)\n",
+        "exact", decoder="without"),
+    Bug(35, "siblings without replacement, tested with the whole q", "biased", "tree",
+        "            picked.append((token, q))\n",
+        "            picked.append((token, picked[0][1] if picked else q))\n",
+        "exact", "SafeAILab/EAGLE#74 (asked there, and answered)", decoder="without"),
+    Bug(36, "a fixed top-k treated as drawn", "biased", "tree",
+        "[(token, self.one_hot[token]) for token in order", "[(token, q) for token in order",
+        "exact", "NJUNLP/MCSD; MARS (`utils.py`)", decoder="fixed"),
+    Bug(37, "a node that several paths share is judged again for each path", "biased", "rules",
+        "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n",
+        "            coins = children[child + 1] or [child]  # one for each path through it\n"
+        "            if any([rng.bernoulli(min(1.0, left[token] / q[child, token])) for _ in coins]"
+        "):\n",
+        "exact", "FasterDecoding/Medusa (sampling, not “fast”); foundation-model-stack/"
+        "fms-extras#12", decoder="fixed"),
+    Bug(38, "after the walk, a fresh draw from p instead of from what is left of it", "biased",
+        "rules", "            return path, rng.categorical(left)\n",
+        "            return path, rng.categorical(p[node + 1])\n",
+        "exact", "FasterDecoding/Medusa", decoder="fixed"),
+    Bug(39, "random numbers drawn once and used in every round", "biased", "tree",
+        "        path, token = accept(tree, p, rng)\n",
+        "        judge = rng\n"
+        '        if hasattr(rng, "_uniforms"):\n'
+        "            if not text.rounds:\n"
+        "                drawn = [rng._uniforms.random() for _ in range(99)]\n"
+        '            tape = type("Tape", (), {"random": iter(drawn).__next__})\n'
+        "            judge = RandomSource(0, tape)\n"
+        "        path, token = accept(tree, p, judge)\n",
+        "rounds", "Infini-AI-Lab/Sequoia (`SpecTree.py`)", decoder="without"),
+    Bug(40, "block verification stops at the first failure", "biased", "rules",
+        "    if rng.bernoulli(joint[K]):\n",
+        "    for i in range(1, K + 1):  # forward\n"
+        "        S = (joint[i] * p[i] - q[i]).clip(0).sum() if i < K else 0\n"
+        "        off = S + 1 - joint[i]\n"
+        "        h = joint[K] if i == K else S / off if off > 0 else 1.0\n"
+        "        if not rng.bernoulli(min(1.0, h)):\n"
+        "            i -= 1\n"
+        "            return [*candidates[:i], rng.categorical(residual(joint[i] * p[i], q[i]))]\n"
+        "    if True:  # none failed\n",
+        "exact",
+        "demanded in a review of vllm-project/vllm-ascend#11985", decoder="block"),
+    Bug(41, "block verification's last draw takes p without P", "biased", "rules",
+        "residual(joint[i] * p[i], q[i])", "residual(p[i], q[i])", "exact",
+        "vllm-project/vllm-ascend#7807", decoder="block"),
+    Bug(42, "drawn nodes are pruned by their own token's probability", "biased", "tree",
+        "                for token, row in self.pick(q, width, sampling, rng):\n",
+        "                for token, row in self.pick(q, width, sampling, rng):\n"
+        "                    if row[token] < 0.3:\n"
+        "                        continue\n",
+        "exact", decoder="without"),
+    Bug(43, "cousins are visible in the mask", "biased", "tree",
+        "    pos = mask.sum(-1) - 1\n",
+        "    pos = mask.sum(-1) - 1\n"
+        "    mask = torch.ones_like(mask).tril(text.cache_len)  # all nodes that come before\n",
+        "nodes", "vllm-project/vllm#17560", decoder="without"),
+    Bug(44, "a node's position is its index in the tree", "biased", "tree",
+        "    pos = mask.sum(-1) - 1\n",
+        "    pos = text.cache_len + torch.arange(len(mask), device=mask.device)\n"
+        "    pos = pos.clamp(max=text.block_size - 1)\n",
+        "nodes", "lablup/mlxcel#1214; NVIDIA/TensorRT-LLM#13081", decoder="without"),
+    Bug(45, "the cache keeps the first nodes instead of the path", "biased", "cache",
+        "*(first + node for node in path)]", "*range(first, first + len(path))]",
+        "cache", "sgl-project/sglang#15360, #26866", decoder="without"),
+    Bug(46, "the draft's random number is used again for the next draw", "biased", "sampling",
+        "        u = self._uniforms.random() * cdf[-1]",
+        '        noise = vars(self).pop("noise", None)\n'
+        "        if noise is None:\n"
+        "            noise = self.noise = self._uniforms.random()\n"
+        "        u = noise * cdf[-1]",
+        "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)"),
 ]  # fmt: skip
 
 
@@ -204,7 +295,7 @@ def served(bug: Bug) -> dict:
     finder = Edited(bug)
     sys.meta_path.insert(0, finder)
     try:
-        for name in ("speculative", "drafts"):  # and what they import
+        for name in ("speculative", "tree", "drafts"):  # and what they import
             importlib.import_module(f"{SECOND}.{name}")
     finally:
         sys.meta_path.remove(finder)
@@ -238,6 +329,14 @@ def twin(thing, modules: dict):
 def mutant(bug: Bug) -> Decoder:
     """A decoder with the bug in it: the package served a second time, with the one edit."""
     modules = served(bug)
+    speculate = modules[f"{SECOND}.speculative"].speculative_generate
+    decode = {  # by the bug's decoder; the others are trees
+        "chain": speculate,
+        "block": functools.partial(speculate, accept=modules[f"{SECOND}.rules"].accept_blockwise),
+    }.get(bug.decoder)
+    if decode is None:
+        widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
+        decode = tree_decoder(bug.decoder, widths, module=modules[f"{SECOND}.tree"])
     models = weakref.WeakKeyDictionary()  # the twin of each target, made once
 
     def target_of(target):
@@ -251,7 +350,7 @@ def mutant(bug: Bug) -> Decoder:
         target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
     ):
         draft, sampling, rng = (twin(x, modules) for x in (draft, sampling, rng))
-        return modules[f"{SECOND}.speculative"].speculative_generate(
+        return decode(
             target_of(target), draft, prompt_tokens, max_new_tokens, K, sampling, rng, **kwargs
         )
 

@@ -22,8 +22,8 @@ def accept_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[li
 
     target_probs (N+1, V): p after the current token, then after node 0, 1, … The children of a
     node are tried in order, each against what its rejected siblings left of p (Miao et al. 2024,
-    algorithm 2). One rule for siblings drawn with replacement, without, and not drawn at all: the
-    difference is in the tree's q.
+    SpecInfer, VerifyStochastic in algorithm 2). One rule for siblings drawn with replacement,
+    without, and not drawn at all: the difference is in the tree's q.
     Raises ValueError if a distribution is none, or a node has q = 0.
     """
     p, q, children = target_probs.numpy(), tree.q.numpy(), tree.children
@@ -56,29 +56,68 @@ def accept_blockwise(
     of what is emitted. With P_i, how likely the target is to have come as far as candidate i (never
     above 1), and S_i, what p then has in excess of q, the last i with u_i <= S_i / (S_i + 1 - P_i)
     counts, wherever the candidates before it failed (Sun et al. 2024, arXiv 2403.10444). Coins are
-    tossed from the last candidate back, so that the first one that falls right decides.
+    tossed from the last candidate back, so that the first one that falls right decides. K may
+    depend on the candidates before the last: with a policy that chooses before each draw, nothing
+    changes, for what is drawn next follows q given its prefix, and the argument needs no more.
     Raises ValueError if a distribution is none, or a candidate has q = 0.
     """
     p, q, K = target_probs.numpy(), draft_probs.numpy(), len(candidates)
     check_probabilities(np.concatenate([p, q]))
-    drawn = q[np.arange(K), candidates] if K else q[:0, 0]
-    if K and not drawn.min() > 0:
-        index = int(drawn.argmin())
-        raise ValueError(
-            f"candidate {candidates[index]} at index {index} has q = 0: the draft returned a token "
-            "that it says it cannot draw; return the q that the token was drawn from"
-        )
     joint = [1.0]  # P_0 … P_K
-    for ratio in p[np.arange(K), candidates] / drawn if K else ():
-        joint.append(min(1.0, joint[-1] * ratio))
+    for i, token in enumerate(candidates):
+        if q[i, token] == 0:
+            raise ValueError(
+                f"candidate {token} at index {i} has q = 0: the draft returned a token that it "
+                "says it cannot draw; return the q that the token was drawn from"
+            )
+        joint.append(min(1.0, joint[i] * p.item(i, token) / q.item(i, token)))
     if rng.bernoulli(joint[K]):
         return [*candidates, rng.categorical(p[K])]
-    excess = (np.array(joint[:K])[:, None] * p[:K] - q).clip(0).sum(axis=-1)  # S_0 … S_K-1
+    above = np.array(joint[:K])[:, None] * p[:K] - q
+    excess = np.maximum(above, 0).sum(axis=-1).tolist()  # S_0 … S_K-1
     for i in range(K - 1, 0, -1):
-        off = excess[i] + 1 - joint[i]
-        if rng.bernoulli(min(1.0, excess[i] / off) if off > 0 else 1.0):
+        off = excess[i] + (1 - joint[i])
+        if rng.bernoulli(excess[i] / off if off > 0 else 1.0):
             return [*candidates[:i], rng.categorical(residual(joint[i] * p[i], q[i]))]
     return [rng.categorical(residual(p[0], q[0]))]
+
+
+def accept_traversal(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[list[int], int]:
+    """The accepted path and the token after it, a tree's leaves judged first.
+
+    tree and target_probs (N+1, V) are as in accept_tree. What accept_blockwise is to accept_reject:
+    a leaf is kept, with all before it, with the chance that the target came as far; a rejected one
+    is taken away, and its parent's p and chance become what it left of them. On a chain it is
+    accept_blockwise (traversal verification, Weng et al. 2025, arXiv 2505.12398).
+    Raises ValueError if a distribution is none, or a node has q = 0.
+    """
+    p, q, children = list(target_probs.numpy()), tree.q.numpy(), tree.children
+    check_probabilities(np.concatenate([p, q]))
+    joint = {-1: 1.0}  # P of each node that was come to
+    while True:
+        node, path = -1, []
+        while children[node + 1]:
+            child = children[node + 1][0]
+            token = tree.tokens[child]
+            if q[child, token] == 0:
+                raise ValueError(
+                    f"token {token} of node {child} has q = 0: the draft returned a token that it "
+                    "says it cannot draw; return the q that it was drawn from, given its siblings"
+                )
+            if child not in joint:
+                joint[child] = min(1.0, joint[node] * p[node + 1][token] / q[child, token])
+            node = child
+            path.append(node)
+        if node == -1 or rng.bernoulli(joint[node]):
+            return path, rng.categorical(p[node + 1])
+        parent = tree.parents[node]
+        children[parent + 1].pop(0)
+        before = joint[parent] * p[parent + 1]
+        left = (before - q[node]).clip(0).sum()
+        off = left + 1 - joint[parent]
+        if left > 0:
+            p[parent + 1] = residual(before, q[node])
+        joint[parent] = min(1.0, left / off) if off > 0 else 1.0
 
 
 # The lossy rules. Each accepts more than is right; what that costs is a total variation.
@@ -162,13 +201,15 @@ def accept_thresholds(single: float = 1.0, total: float = 1.0) -> Callable:
         p, children = target_probs.numpy(), tree.children
         node, path = -1, []
         while children[node + 1]:
-            row, tokens = p[node + 1], [tree.tokens[child] for child in children[node + 1]]
-            upto = np.minimum(row[tokens].cumsum() / total, 1.0)  # u below it: this one or earlier
+            row, below = p[node + 1], children[node + 1]
+            tokens = [tree.tokens[child] for child in below]
+            upto = np.minimum(row[tokens].cumsum() / total, 1.0)  # of all coins u
             upto[np.maximum.accumulate(row[tokens] >= single)] = 1.0
             stands = rng.categorical(np.diff(upto, prepend=0.0, append=1.0))
-            if stands == len(tokens):  # none of them
-                return path, rng.categorical(residual(row, row * np.isin(range(len(row)), tokens)))
-            node = children[node + 1][stands]
+            if stands == len(below):  # none of them
+                tried = np.isin(range(len(row)), tokens)
+                return path, rng.categorical(residual(row, row * tried))
+            node = below[stands]
             path.append(node)
         return path, rng.categorical(p[node + 1])
 
@@ -188,8 +229,9 @@ def accept_mixture(weight: float) -> Callable:
     def accept(tree, target_probs, rng):
         mixed = target_probs.clone()
         for row, children in enumerate(tree.children):
-            if children:  # q of the first is the whole q: it has no earlier siblings
-                mixed[row] = weight * mixed[row] + (1 - weight) * tree.q[children[0]]
+            if children:
+                q = tree.q[children[0]]  # the whole q: the first has no earlier siblings
+                mixed[row] = weight * mixed[row] + (1 - weight) * q
         return accept_tree(tree, mixed, rng)
 
     return accept

@@ -125,16 +125,26 @@ def sparse_tree(accuracies: Sequence[Sequence[float]], nodes: int) -> tuple[list
     edge = [(-accuracies[0][0], (0,), -1, 1.0)]  # minus its value, path, parent, parent's value
     while edge and len(parents) < nodes:
         value, path, parent, above = heapq.heappop(edge)
-        depth, rank = len(path) - 1, path[-1]
-        if rank + 1 < len(accuracies[depth]):
-            sibling = (-above * accuracies[depth][rank + 1], (*path[:-1], rank + 1), parent, above)
-            heapq.heappush(edge, sibling)
-        if depth + 1 < len(accuracies):
-            child = (value * accuracies[depth + 1][0], (*path, 0), len(parents), -value)
-            heapq.heappush(edge, child)
+        sibling = (*path[:-1], path[-1] + 1), parent, above
+        child = (*path, 0), len(parents), -value
+        for new, before, base in (sibling, child):
+            row = accuracies[len(new) - 1] if len(new) <= len(accuracies) else []
+            if new[-1] < len(row):
+                heapq.heappush(edge, (-base * row[new[-1]], new, before, base))
         parents.append(parent)
-        ranks.append(rank)
+        ranks.append(path[-1])
     return parents, ranks
+
+
+def path_values(
+    accuracies: Sequence[Sequence[float]], parents: Sequence[int], ranks: Sequence[int]
+) -> list[float]:
+    """Of each node of such a tree, the product of the accuracies on its path."""
+    values, depths = [], []
+    for parent, rank in zip(parents, ranks, strict=True):
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        values.append((values[parent] if parent >= 0 else 1.0) * accuracies[depths[-1]][rank])
+    return values
 
 
 @torch.inference_mode()

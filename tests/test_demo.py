@@ -27,7 +27,7 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "wrong,why",
     [("--K=0", "K is 0"), ("--temperature=-1", "temperature"), ("--tokens=-1", "max_new_tokens"),
-     ("--prompt=", "prompt is empty"), ("--prompt=é", "'é'"), ("--seed=-1", "seed")],
+     ("--tree=0", "widths"), ("--prompt=", "prompt is empty"), ("--prompt=é", "'é'"), ("--seed=-1", "seed")],
 )  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(wrong, why):
     with pytest.raises(ValueError, match=why):
@@ -43,3 +43,13 @@ def test_the_defaults():
 def test_any_target_and_draft_can_be_shown(capsys):
     main(["--tokens", "12", "--target", "fused", "--draft", "bigram"])
     assert "bigram draft, K = 3" in capsys.readouterr().out
+
+
+def test_a_tree_can_be_guessed_and_shows_the_siblings_it_refused(capsys):
+    main(["--tokens", "40", "--tree", "3", "2", "1", "--temperature", "0"])
+    out = capsys.readouterr().out
+    assert "a tree of widths 3 2 1" in out and "(✗" in out.split("the first rounds:")[1]
+    text = [part.split("\n", 1)[1] for part in out.split("--- ")[1:]]
+    assert text[1].startswith(text[0].rstrip()), "greedy: both decoders write the same"
+    with pytest.raises(ValueError, match="leave out one"):
+        main(["--K", "3", "--tree", "2"])

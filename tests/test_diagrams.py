@@ -56,10 +56,47 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
     "questions": [("that is the ", "quest"), ("a", "b"), ("that is the ", "questions")],
     "one_pass": [("that is the ", "quest"), ("a", "b"), ("that is the ", "questions of")],
     "trim": [("that is the ", "heap", "head"), ("a", "bc", "bcd"), ("a", "bc", "d")],
+    "heads_ahead": [
+        ("what lig", [("h", 0.97), *[("t", 0.4)] * 4], "T"),
+        ("a", [("\n", 0.5)], "T"),
+    ],
     "asking": [([0.9, 0.8, 0.3], "ht", "T"), ([0.9, 0.9, 0.9], "hts", "T")],
+    "what_a_rule_makes": [
+        ({"exact": {(True, 0): 0.6, (True, 1): 0.3, (False, 0): 0.1}}, [0.7, 0.3], "ab", "T"),
+        ({f"rule {i}": {(True, 1): 1.0} for i in range(5)}, [0.7, 0.2, 0.06, 0.04], "abcd", "T"),
+    ],
+    "tree_of_guesses": [
+        (
+            "h",
+            "ei rst",
+            [-1, -1, 0, 0, 1, 5],
+            ["rejected", "accepted", *["gone"] * 3, "bonus"],
+            "T",
+        ),
+        ("\n", "ab", [-1, -1], ["draft", "draft"], "T"),
+        ("a", "b" * 24, [-1] * 12 + [*range(12)], ["rejected"] * 12 + ["gone"] * 12, "T"),
+    ],
+    "who_sees_whom": [
+        ("what th", "eiarst", [-1, -1, 0, 0, 1, 1], torch.ones(7, 13).tril()),
+        ("ab", "c", [-1], torch.ones(2, 3).tril()),
+        ("ab", "c" * 12, [-1] * 12, torch.ones(13, 14).tril()),
+    ],
+    "kept_path": [("what th", "eiarst", [1, 5], [0, 4]), ("ab", "c", [], [0])],
+    "tries": [
+        ([([0.5, 0.3, 0.2], [0.2, 0.2, 0.6]), ([1.0, 0.0, 0.0], None)], "abc", "T"),
+        ([([0.5, 0.5], [0.5, 0.5])] * 2 + [([0.5, 0.5], None)], "ab", "T"),
+    ],
+    "told_and_made": [
+        ({"drawn with": [(0.0, 0.76), None], "two\nlines": [(0.1, 1.0), (0.0, 0.5)]}, "ab", "T")
+    ],
+    "coins_of_a_block": [
+        ("ab", [(0.5, False), (1.0, True)], [(0.0, False), (1.0, True)], "T"),
+        ("the quest" * 2, [(0.25, True)] * 18, [(0.25, False)] * 18, "T"),
+    ],
+    "first_blocks": [("t", "hat", 1, 4, "T"), (" ", "a", 1, 2, "T"), ("a", "b" * 8, 3, 4, "T")],
 }
 CASES = [(name, args) for name, every in SAMPLES.items() for args in every]
-KIT = {"sheet", "box", "words", "arrow", "strip", "said_of"}
+KIT = {"sheet", "box", "words", "arrow", "strip", "said_of", "laid_out"}
 
 
 def test_every_picture_has_a_sample():

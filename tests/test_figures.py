@@ -60,6 +60,16 @@ def test_bars_show_their_spread():
     assert [(a[1], b[1]) for a, b in ends] == [(0.5, 1.5), (1.5, 3)]
 
 
+def test_bars_of_quartiles_show_medians_and_where_the_middle_half_lies():
+    numbers = {"a": {1: [1, 2, 3, 4, 5], 3: [2, 2, 2, 2, 2]}, "b": {1: [0, 1, 8], 3: [3, 4, 5]}}
+    (axes,) = figures.quartile_bars(numbers, "T", "x", "y").axes
+    assert [bar.get_height() for bar in axes.patches] == [3, 2, 1, 4]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "3"]
+    (_, _, (first,)) = axes.containers[1] if len(axes.containers[1]) == 3 else (0, 0, (None,))
+    low, high = first.get_segments()[0][:, 1]
+    assert (low, high) == (2, 4)
+
+
 def test_drawing_leaves_the_readers_own_style_alone():
     before = dict(mpl.rcParams)
     figures.lines([1], {"a": [1]}, "T", "x", "y")
@@ -93,6 +103,20 @@ def test_the_terminals_text_is_what_was_returned_and_the_legend_counts():
     assert trace.text(colour=False) == "a<\n"
     assert trace.legend(colour=False) == "✓ 1 accepted, ✗ 1 rejected, ↻ 1 resampled, ★ 1 bonus"
     assert trace.text(colour=True).startswith("\x1b[32ma\x1b[0m")
+
+
+def test_a_trees_trace_shows_the_path_it_kept_and_how_many_siblings_it_refused():
+    """'<' is refused, '⏎' accepted, and of its children 'a' and '⏎' none: 'a' comes instead."""
+    p = torch.tensor([[0.5, 0.25, 0.25]] * 5, dtype=torch.float64)
+    tree = Round([2, 1, 0, 1], p[:4], p, [1, 0], 3, [-1, -1, 1, 1], [1])
+    leaf = Round([2, 1], p[:2], p[:3], [1, 0], 5, [-1, -1], [1])
+    chain = Round([0, 1], p[:2], p[:3], [0, 2], 3, [-1, 0], [0])
+    tokenizer = CharTokenizer("a\n<")
+    trace = figures.token_trace(Generation([1, 0] * 2 + [0, 2], [tree, leaf, chain], 1), tokenizer)
+    assert str(trace) == "  1  ✓⏎(✗1) ↻a(✗2)\n  2  ✓⏎(✗1) ★a\n  3  ✓a ✗⏎ ↻<"
+    assert trace.text(colour=False) == "\na\naa<"
+    assert trace.legend(colour=False).startswith("✓ 3 accepted, ✗ 5 rejected, ↻ 2 resampled, ★ 1")
+    assert "siblings refused before it: 2" in trace._repr_html_() and "✗2" in trace._repr_html_()
 
 
 def test_the_overlap_splits_p_and_q_at_what_both_have():

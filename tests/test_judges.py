@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from series import NAMES
 
 from nanogpt import judges
 
@@ -12,7 +13,7 @@ judged = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
 
 def test_each_chapter_has_its_judge():
     homes = sorted(judge.__module__.rpartition("_")[2] for judge in JUDGES.values())
-    assert homes == [f"{number:02}" for number in range(1, 14)]
+    assert homes == [name[:2] for name in NAMES[1:]]
 
 
 NO_ANSWERS = {

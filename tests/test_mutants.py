@@ -1,18 +1,20 @@
 """Every bug of the gallery is caught by the check that is meant for it; correct code passes all."""
 
 import dataclasses
+import functools
 import sys
 
 import pytest
 
-from nanogpt.checks import CHECKS, decoder
+from nanogpt.checks import CHECKS, TREE_CHECKS, decoder, tree_decoder
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.gallery import BUGS, edited, mutant
 from nanogpt.generate import Generation
+from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, speculative_generate
-from nanogpt.toys import toy_target
+from nanogpt.toys import random_draft, toy_target
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
@@ -20,11 +22,43 @@ def test_the_correct_decoder_passes(check):
     check(speculative_generate)
 
 
+DECODERS = {
+    "block": functools.partial(speculative_generate, accept=accept_blockwise),
+    "with": tree_decoder("with"),
+    "without": tree_decoder("without"),
+    "fixed": tree_decoder("fixed", (2, 2)),
+}
+CASES = [(name, check) for name in DECODERS for check in TREE_CHECKS]
+CASES.remove(("block", "acceptance"))  # a block keeps more than Σ min(p, q)
+CASES += [("chain", check) for check in TREE_CHECKS.keys() - {*CHECKS} | {"acceptance"}]
+DECODERS["chain"] = speculative_generate
+
+
+@pytest.mark.parametrize(("name", "check"), CASES)
+def test_the_correct_trees_and_blocks_pass(name, check):
+    TREE_CHECKS[check](DECODERS[name])
+
+
+def test_the_checks_of_trees_come_through_a_second_sibling():
+    """A path that is the first nodes in order would hide a wrong mask, position or cache."""
+    for siblings in ("with", "without", "fixed"):
+        draft, rng = random_draft(7), RandomSource(3)
+        made = tree_decoder(siblings)(toy_target(7, 8), draft, [0, 1, 2], 20, 3, Sampling(), rng)
+        assert any(r.path[:1] == [1] for r in made.rounds), "as check_cache runs it"
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.number}-{bug.caught_by}")
 def test_a_bug_is_caught_by_its_check(bug):
     with pytest.raises(AssertionError) as caught:
-        CHECKS[bug.caught_by](mutant(bug))
+        TREE_CHECKS[bug.caught_by](mutant(bug))
     assert str(caught.value), "the check says what is wrong"
+
+
+@pytest.mark.parametrize("decoder_of", ["block", "with", "without", "fixed"])
+def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
+    same = dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=decoder_of)
+    for check in ("greedy", "cache", "nodes", "accounting"):
+        TREE_CHECKS[check](mutant(same))
 
 
 def test_the_draft_check_sees_a_wrong_entry_that_only_full_acceptance_makes():
@@ -71,9 +105,10 @@ def test_an_unedited_mutant_is_the_correct_decoder():
         check(mutant(same))
 
 
-def test_the_gallery_has_32_different_bugs():
-    assert [bug.number for bug in BUGS] == [*range(1, 33)]
-    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 32
+def test_the_gallery_has_46_different_bugs():
+    assert [bug.number for bug in BUGS] == [*range(1, 47)]
+    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 46
+    assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
 
 

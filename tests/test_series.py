@@ -208,6 +208,11 @@ OURS = {  # what the reader builds before the chapter shows its own
     "11": "common_prefix",
     "12": "by_entropy",
     "13": "naive_race",
+    "14": "propose",
+    "15": "medusa_loss",
+    "16": "tree_mask",
+    "17": "accept_tree",
+    "18": "accept_typical",
 }
 
 
@@ -245,7 +250,7 @@ def test_a_chapter_draws_its_mechanism(path):
     assert any("image/png" in o.get("data", {}) for cell in drawn for o in cell.outputs)
 
 
-ENGINES = ("02", "04", "05", "06", "07", "11", "12")
+ENGINES = ("02", "04", "05", "06", "07", "11", "12", "14", "15", "16", "17", "18")
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.stem[:2] in ENGINES], ids=ENGINES)

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,8 +12,10 @@ from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.checks import check_greedy, check_lossless
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.bigram import BigramDraftModel
+from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.generate import autoregressive_generate, prefill
+from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import (
     accept_reject,
@@ -130,6 +133,101 @@ def test_where_p_equals_q_but_for_rounding_the_residual_is_p():
     p = rows(0.5, 0.5)
     assert torch.equal(residual(p, p), p)
     assert torch.equal(residual(p * (1 - 1e-16), p), p * (1 - 1e-16))
+
+
+# ---- the random numbers
+
+
+def naive_speculative(target, draft, prompt, n, K, seed):
+    """Chapter 07 in plain lists: no cache, nothing remembered, one uniform number per choice."""
+    uniform = np.random.default_rng(seed).random
+
+    def draw(probs):
+        u, total = uniform() * sum(probs), 0.0
+        for token, probability in enumerate(probs):
+            total += probability
+            if u < total:
+                return token
+
+    def p_after(tokens):
+        with torch.no_grad():
+            return Sampling().probs(target(torch.tensor([tokens]))[0][0, -1]).tolist()
+
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + n:
+        drafted, k = [], min(K, len(prompt) + n - len(tokens) - 1)
+        for _ in range(k):
+            q = draft.get_probs(tokens + drafted).tolist()
+            drafted.append(draw(q))
+        for i, token in enumerate(drafted):
+            q, p = draft.get_probs(tokens).tolist(), p_after(tokens)
+            if not uniform() < min(1, p[token] / q[token]):
+                rest = [max(0, a - b) for a, b in zip(p, q, strict=True)]
+                tokens.append(draw([x / sum(rest) for x in rest]))
+                break
+            tokens.append(drafted[i])
+        else:
+            tokens.append(draw(p_after(tokens)))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("K", [1, 4])
+def test_a_seed_gives_the_tokens_that_the_plainest_decoder_gives(K):
+    target, draft = toy_target(7, 64), count_ngrams(torch.arange(60) ** 2 % 7, 7, order=2)
+    for seed in range(4):
+        expected = naive_speculative(target, draft, [0, 1], 40, K, seed)
+        made = speculative_generate(target, draft, [0, 1], 40, K, rng=RandomSource(seed))
+        assert made.tokens == expected, seed
+
+
+def naive_block(candidates, q, p, rng):
+    """Block verification by its formulas, a coin for every candidate from the last back."""
+    joint = [1.0]
+    for i, token in enumerate(candidates):
+        joint.append(min(1.0, joint[-1] * float(p[i, token] / q[i, token])))
+    if rng.bernoulli(joint[-1]):
+        return [*candidates, rng.categorical(p[len(candidates)])]
+    for i in range(len(candidates) - 1, -1, -1):
+        left = (joint[i] * p[i] - q[i]).clamp(min=0)
+        above, lost = float(left.sum()), 1 - joint[i]
+        if i == 0 or rng.bernoulli(above / (above + lost) if above + lost else 1.0):
+            return [*candidates[:i], rng.categorical(left / above if above else p[i])]
+
+
+def test_a_seed_gives_the_block_that_its_formulas_give():
+    p, q = random_draft(5, 1).table, random_draft(5, 2).table[:4]
+    for seed in range(200):
+        candidates = [RandomSource(seed + i).categorical(row) for i, row in enumerate(q)]
+        expected, got = (
+            rule(candidates, q, p, RandomSource(seed)) for rule in (naive_block, accept_blockwise)
+        )
+        assert got == expected, seed
+
+
+def while_sure(rounds):
+    """A policy that looks at q before each draw: how far it goes depends on what was drawn."""
+    return 3, lambda q, n: n == 0 or float(q.max()) >= 0.6
+
+
+@pytest.mark.parametrize("rule", [accept_reject, accept_blockwise])
+@pytest.mark.parametrize("V,n", [(2, 4), (3, 3)])
+def test_lengths_chosen_before_each_draw_lose_nothing_under_either_rule(rule, V, n):
+    target, rest = toy_target(V, 8, seed=1), 1 / (V - 1)
+    draft = TableDraft(
+        [[0.7] + [0.3 * rest] * (V - 1)] + [[0.5] + [0.5 * rest] * (V - 1)] * (V - 1)
+    )
+    lengths = set()
+
+    def program(rng):
+        made = speculative_generate(target, draft, [0], n, while_sure, Sampling(), rng, accept=rule)
+        lengths.add(len(made.rounds[0].candidates))
+        return tuple(made.tokens)
+
+    exact = enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, [0], n, rng=rng).tokens)
+    )
+    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+    assert len(lengths) > 1, "the first rounds differ in length"
 
 
 # ---- trimming

@@ -14,7 +14,7 @@ from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 from nanogpt.toys import Watched, random_draft, toy_target
-from nanogpt.tree import Grown, sparse_tree, tree_generate, tree_mask, verify_tree
+from nanogpt.tree import Grown, path_values, sparse_tree, tree_generate, tree_mask, verify_tree
 
 SIBLINGS = ("with", "without", "fixed")
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
@@ -436,6 +436,7 @@ def test_the_sparse_tree_is_the_best_of_its_size(seed):
     for nodes in range(1, 8):
         paths = paths_of(*sparse_tree(accuracies, nodes))
         made = sum(value(accuracies, path) for path in paths)
+        assert made == pytest.approx(sum(path_values(accuracies, *sparse_tree(accuracies, nodes))))
         assert made == pytest.approx(best_by_trying(accuracies, nodes), abs=1e-12)
         assert len(set(paths)) == len(paths) == nodes
 

@@ -117,6 +117,24 @@ def depths_of(parents: Sequence[int]) -> list[int]:
     return depths
 
 
+def accuracies(logits: Tensor, tokens: Tensor, n_ranks: int = 8) -> list[list[float]]:
+    """Of each head, how often the right token was its guess of rank 0, 1, … n_ranks - 1.
+
+    logits (B, T, n_heads, V): of the heads at each of tokens (B, T).
+    """
+    order = logits.topk(n_ranks, dim=-1).indices  # (B, T, n_heads, n_ranks)
+    return [
+        (order[:, : -2 - head, head] == tokens[:, 2 + head :, None]).double().mean((0, 1)).tolist()
+        for head in range(order.shape[2])
+    ]
+
+
+def load_accuracies(path: Path = MEDUSA) -> list[list[float]]:
+    """Those of the shipped heads on text that they were not trained on. Errors are `load`'s."""
+    load(path)
+    return checkpoint.read_header(path)["facts"]["accuracies"]
+
+
 def save(
     path: Path,
     heads: MedusaHeads,

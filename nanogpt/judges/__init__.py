@@ -18,19 +18,29 @@ from nanogpt.judges.chapter_10 import back_off
 from nanogpt.judges.chapter_11 import rewind
 from nanogpt.judges.chapter_12 import entropy_policy
 from nanogpt.judges.chapter_13 import fair_clock
+from nanogpt.judges.chapter_14 import early_exit
+from nanogpt.judges.chapter_15 import labels_ahead
+from nanogpt.judges.chapter_16 import tree_mask
+from nanogpt.judges.chapter_17 import accept_siblings
+from nanogpt.judges.chapter_18 import typical
 
 __all__ = [
     "accept",
+    "accept_siblings",
     "back_off",
     "cached_step",
     "check",
     "counted_table",
+    "early_exit",
     "entropy_policy",
     "expected_tokens",
     "fair_clock",
     "generate",
     "head_forward",
+    "labels_ahead",
     "rewind",
+    "tree_mask",
     "trim",
+    "typical",
     "verify",
 ]

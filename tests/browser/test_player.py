@@ -15,10 +15,12 @@ from nanogpt.bench import DRAFTS
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
+from nanogpt.tree import Grown, tree_generate
 
 MARKS = {"accepted": "✓", "rejected": "✗", "resampled": "↻", "bonus": "★"}
 BLANKS = str.maketrans({" ": "␣", "\n": "⏎"})
-TRACES = range(4)
+CHAINS, TREE = range(4), 4
+TRACES = [*CHAINS, TREE]
 
 
 def write_page(path):
@@ -84,7 +86,17 @@ def decoded(draft, K, temperature, seed, prompt, n):
     return speculative_generate(target, drafts[draft], prompt, n, K, Sampling(temperature), rng)
 
 
+@functools.cache
+def decoded_tree(draft, tree, temperature, seed, prompt, n):
+    target, tokenizer, drafts = parts()
+    request = target, Grown(drafts[draft], tree), tokenizer.encode(prompt), n
+    return tree_generate(*request, sampling=Sampling(temperature), rng=RandomSource(seed))
+
+
 def generation_of(trace):
+    if "tree" in trace:
+        names = ("temperature", "seed", "prompt", "tokens")
+        return decoded_tree(trace["draft"], tuple(trace["tree"]), *(trace[n] for n in names))
     names = ("draft", "K", "temperature", "seed", "prompt", "tokens")
     return decoded(*(trace[name] for name in names))
 
@@ -98,12 +110,13 @@ def test_the_traces_are_those_that_the_page_promises(recorded):
         ("distilled", 8, 1.0),
         ("distilled", 8, 0.0),
         ("distilled", 8, 1.0),
+        ("distilled", 14, 1.0),
     ]
     restarts = [sum(r["restart"] for r in t["rounds"]) for t in recorded["traces"]]
-    assert restarts[:3] == [0, 0, 0] and restarts[3] >= 1
+    assert restarts[:3] == [0, 0, 0] and restarts[3] >= 1 and restarts[4] == 0
 
 
-@pytest.mark.parametrize("i", TRACES)
+@pytest.mark.parametrize("i", CHAINS)
 def test_every_round_is_the_packages_own(recorded, i):
     trace = recorded["traces"][i]
     made, decode = generation_of(trace), parts()[1].decode
@@ -124,6 +137,31 @@ def test_every_round_is_the_packages_own(recorded, i):
         assert shown["cache"][0] == r.cache_len
 
 
+def test_every_round_of_the_tree_is_the_packages_own(recorded):
+    """The path that was kept is accepted, the siblings tried before it are rejected, no others."""
+    trace, decode = recorded["traces"][TREE], parts()[1].decode
+    made, fates = generation_of(trace), []
+    assert len(trace["rounds"]) == len(made.rounds)
+    for shown, r in zip(trace["rounds"], made.rounds, strict=True):
+        assert "".join(d["text"] for d in shown["drafts"]) == decode(r.candidates)
+        assert [d["parent"] for d in shown["drafts"]] == r.parents
+        for node, draft in enumerate(shown["drafts"]):
+            parent, token = r.parents[node], r.candidates[node]
+            assert draft["p"] == float(r.target_probs[parent + 1, token])
+            assert draft["q"] == float(r.draft_probs[node, token])
+            reached = parent == -1 or parent in r.path
+            siblings = [n for n in r.path if r.parents[n] == parent]
+            examined = reached and not any(n < node for n in siblings)
+            fate = "accepted" if node in r.path else "rejected" if examined else "unexamined"
+            assert draft["fate"] == fate and (draft["u"] is None) == (fate == "unexamined")
+            first = node == r.parents.index(parent)
+            assert not examined or not first or draft["left"] == draft["p"]
+            fates.append((fate, first))
+        assert shown["last"]["text"] == decode(r.emitted[-1:])
+        assert ("residual" in shown["last"]) == (shown["last"]["fate"] == "resampled")
+    assert ("accepted", False) in fates, "a second sibling is among those that were kept"
+
+
 @pytest.mark.parametrize("i", TRACES)
 def test_each_u_agrees_with_its_mark(recorded, i):
     for r in recorded["traces"][i]["rounds"]:
@@ -131,7 +169,7 @@ def test_each_u_agrees_with_its_mark(recorded, i):
             if draft["fate"] == "unexamined":
                 assert draft["u"] is None
             else:
-                accepted = draft["u"] < min(1, draft["p"] / draft["q"])
+                accepted = draft["u"] < min(1, draft.get("left", draft["p"]) / draft["q"])
                 assert 0 <= draft["u"] < 1 and accepted == (draft["fate"] == "accepted")
 
 
@@ -213,6 +251,14 @@ def test_every_trace_plays_to_its_end_and_that_is_what_the_package_decodes(
 ROWS = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
 
 
+def branch_by_branch(drafts, parent=-1):
+    """The guesses in the order of the table's rows: each before those that follow it."""
+    for i, draft in enumerate(drafts):
+        if draft.get("parent", i - 1) == parent:
+            yield draft
+            yield from branch_by_branch(drafts, i)
+
+
 def strip(page):
     cells = page.locator("#strip .cell").evaluate_all("cells => cells.map(c => c.className)")
     assert len(cells) == 128
@@ -244,8 +290,9 @@ def test_every_step_shows_its_guesses_and_its_cache(page, recorded, i):
         text += "".join(d["text"] for d in accepted) + r["last"]["text"]
         assert trace["prompt"] + state(page)["text"] == text
         rows = page.locator("#rows tr").evaluate_all(ROWS)
-        shown = [*r["drafts"], r["last"]]
-        assert [row[0] for row in rows if row[0]] == [d["text"].translate(BLANKS) for d in shown]
+        shown = [*branch_by_branch(r["drafts"]), r["last"]]
+        names = [row[0].lstrip("\u00a0└") for row in rows if row[0]]
+        assert names == [d["text"].translate(BLANKS) for d in shown]
         for row, draft in zip(rows, shown, strict=False):
             mark = MARKS.get(draft["fate"], "· never examined")
             assert row[5].startswith(mark)
@@ -269,6 +316,24 @@ def test_the_sentence_of_a_decision_says_u_and_the_ratio_truly(page, recorded):
             said.add(draft["fate"])
     assert said == {"accepted", "rejected"}
     assert page.evaluate("digits(0.4561, 0.4563)") == "0.4561"  # never u = 0.46 < 0.46
+
+
+def test_a_tree_shows_its_branches_and_whom_it_refused(page, recorded):
+    choose(page, TREE)
+    assert "2 · 2 · 1 · 1 after each" in page.inner_text("#about")
+    said = []
+    for n, r in enumerate(recorded["traces"][TREE]["rounds"]):
+        steps = 2 + len(r["drafts"]) + sum(d["u"] is not None for d in r["drafts"]) + 1
+        for step in range(steps + 1):
+            page.evaluate("([n, s]) => player.go(n, s)", [n, step])
+            said.append(page.inner_text("#sentence"))
+        first = page.locator("#rows tr").evaluate_all(ROWS)[0][0]
+        assert first == r["drafts"][0]["text"].translate(BLANKS) if r["drafts"] else True
+    every = " ".join(said)
+    for part in ("one of several", "Each sees its own branch only", "its sibling, is next",
+                 "left it", "on to what follows it", "entries move together"):  # fmt: skip
+        assert part in every, part
+    assert not [s for s in said if "undefined" in s or "NaN" in s]
 
 
 def test_a_restart_is_seen(page, recorded):

@@ -1,0 +1,232 @@
+"""Chapter 14: right answers to its turn and exercises, and wrong ones that must be refused."""
+
+NAPKIN = """
+def my_early_exit(target, depth, head, text, K, rng):
+    token, past_kvs = text.tokens[-1], text.past_kvs
+    tokens, rows, streams = [], [], []
+    for _ in range(K):
+        idx = torch.tensor([[token]])
+        found, past_kvs = target.states(idx, past_kvs=past_kvs, depth=depth)
+        q = Sampling().probs(head(found[-1])[0, 0])
+        token = rng.categorical(q)
+        tokens.append(token)
+        rows.append(q)
+        streams.append(found[-1])
+    begun = Begun(depth, torch.cat(streams, dim=1), past_kvs)
+    return Tree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)
+"""
+
+RIGHT = {
+    0: [
+        """
+from nanogpt.drafts.itself import EarlyExitDraft as Shipped
+
+
+def my_early_exit(target, depth, head, text, K, rng):
+    return Shipped(target, depth, head, K).propose(text, K, Sampling(), rng)
+""",
+        NAPKIN,
+        """
+def my_early_exit(target, depth, head, text, K, rng):
+    def grow(tokens, rows, streams, past_kvs):
+        if len(tokens) == K + 1:
+            q, stream = torch.stack(rows), torch.cat(streams, 1)
+            return Tree(tokens[1:], [i - 1 for i in range(K)], q, (depth, stream, past_kvs))
+        (*_, x), past_kvs = target.states(torch.tensor([tokens[-1:]]), None, past_kvs, None, depth)
+        q = Sampling().probs(head(x).flatten())
+        return grow([*tokens, rng.categorical(q)], [*rows, q], [*streams, x], past_kvs)
+
+    return grow(text.tokens[-1:], [], [], text.past_kvs)
+""",
+        """
+class my_early_exit:
+    def __new__(cls, target, depth, head, text, K, rng):
+        q = torch.zeros(K, target.config.vocab_size, dtype=torch.float64)
+        stream = torch.zeros(1, K, target.config.n_embd, dtype=torch.float64)
+        tokens, kvs = [text.tokens[-1]], text.past_kvs
+        for i in range(K):
+            streams, kvs = target.states(torch.tensor([[tokens[i]]]), past_kvs=kvs, depth=depth)
+            stream[:, i] = streams[-1][:, 0]
+            q[i] = Sampling().probs(head(stream[0, i]))
+            tokens.append(rng.categorical(q[i]))
+        return Tree(tuple(tokens[1:]), tuple(range(-1, K - 1)), q, Begun(depth, stream, kvs))
+""",
+    ],
+    1: [
+        """
+def my_best_exit(alphas, costs, most):
+    best, fastest = None, 1.0
+    for depth, alpha in alphas.items():
+        for K in range(1, most + 1):
+            tokens = sum(alpha**i for i in range(K + 1))
+            if tokens / (1 + K * costs[depth]) > fastest:
+                best, fastest = (depth, K), tokens / (1 + K * costs[depth])
+    return best
+""",
+        """
+def my_best_exit(alphas, costs, most):
+    rows = []
+    for depth in alphas:
+        K = theory.best_K(alphas[depth], costs[depth], most=most)
+        tokens = theory.expected_tokens(alphas[depth], K)
+        rows.append((theory.speed_up(tokens, K, costs[depth]), depth, K))
+    speed, depth, K = max(rows)
+    return [depth, K] if speed > 1 else None
+""",
+    ],
+    2: [
+        """
+def my_exit_losses(model, x, y):
+    streams = naive_streams(model, x)
+    return [
+        float(F.cross_entropy(model.lm_head(model.ln_f(s)).transpose(1, 2), y)) for s in streams
+    ]
+""",
+        """
+def my_exit_losses(model, x, y):
+    losses = []
+    for depth in range(1, model.config.n_layer + 1):
+        stream = model.states(x, depth=depth)[0][-1]
+        log_p = F.log_softmax(model.lm_head(model.ln_f(stream)), dim=-1)
+        losses.append(-log_p.gather(-1, y[..., None]).mean())
+    return torch.stack(losses)
+""",
+    ],
+}
+
+WRONG = {
+    0: [
+        (  # one call too many, as if the last guess had a follower
+            NAPKIN.replace(
+                "    begun =",
+                "    found, past_kvs = target.states(\n"
+                "        torch.tensor([[token]]), past_kvs=past_kvs, depth=depth\n    )\n"
+                "    streams.append(found[-1])\n    begun =",
+            ),
+            "the last guess is drawn and not read",
+        ),
+        (  # the whole text again for every guess
+            """
+def my_early_exit(target, depth, head, text, K, rng):
+    tokens, rows = list(text.tokens), []
+    for _ in range(K):
+        streams, kvs = target.states(torch.tensor([tokens]), depth=depth)
+        q = Sampling().probs(head(streams[-1][0, -1]))
+        tokens.append(rng.categorical(q))
+        rows.append(q)
+    n = len(text.tokens)
+    begun = Begun(depth, streams[-1][:, n - 1 :], kvs)
+    return Tree(tokens[n:], list(range(-1, K - 1)), torch.stack(rows), begun)
+""",
+            "only the newest token",
+        ),
+        (  # forgets the longer cache
+            NAPKIN.replace("found, past_kvs = target", "found, new_kvs = target"),
+            "is it the newest token that goes in, after the cache of all before it",
+        ),
+        (NAPKIN.replace("head(found[-1])", "target.lm_head(target.ln_f(found[-1]))"), "use `head`"),
+        (NAPKIN.replace(", depth=depth)", ")"), "out after the right block"),
+        (NAPKIN.replace("rng.categorical(q)", "int(q.argmax())"), "rng.categorical"),
+        (
+            NAPKIN.replace("Sampling().probs(head(", "Sampling(0).probs(head("),
+            "is one-hot",
+        ),
+        (NAPKIN.replace("range(-1, K - 1)", "range(K)"), "the first follows -1"),
+        (NAPKIN.replace("torch.stack(rows), begun)", "torch.stack(rows))"), "begun is None"),
+        (NAPKIN.replace("torch.stack(rows), begun)", "rows, begun)"), "q has the shape"),
+        (NAPKIN.replace("Begun(depth,", "Begun(depth - 1,"), "begun says depth"),
+        (NAPKIN.replace("torch.cat(streams, dim=1)", "streams[-1]"), "every guess but the last"),
+        (
+            NAPKIN.replace(", past_kvs)\n    return", ", text.past_kvs)\n    return"),
+            "the cache in begun holds",
+        ),
+        (
+            NAPKIN.replace("torch.cat(streams, dim=1)", "target.ln_f(torch.cat(streams, dim=1))"),
+            "before the head",
+        ),
+        (  # writes the guesses into the text
+            NAPKIN.replace(
+                "        rows.append(q)\n",
+                "        rows.append(q)\n        text.tokens.append(token)\n",
+            ),
+            "the text was changed",
+        ),
+        (
+            NAPKIN.replace(
+                "return Tree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)",
+                "return tokens, rows",
+            ),
+            "return Tree(tokens, parents, q, begun)",
+        ),
+    ],
+    1: [
+        (  # the best α, whatever it costs
+            """
+def my_best_exit(alphas, costs, most):
+    depth = max(alphas, key=alphas.get)
+    return depth, theory.best_K(alphas[depth], costs[depth], most=most)
+""",
+            "one exit, dear",
+        ),
+        (  # always an exit, even where plain decoding is faster
+            """
+def my_best_exit(alphas, costs, most):
+    def gain(choice):
+        depth, K = choice
+        return theory.speed_up(theory.expected_tokens(alphas[depth], K), K, costs[depth])
+
+    return max(((d, K) for d in alphas for K in range(1, most + 1)), key=gain)
+""",
+            "one exit, dear",
+        ),
+        (  # most is not counted
+            """
+def my_best_exit(alphas, costs, most):
+    def gain(choice):
+        depth, K = choice
+        return theory.speed_up(theory.expected_tokens(alphas[depth], K), K, costs[depth])
+
+    best = max(((d, K) for d in alphas for K in range(1, most)), key=gain)
+    return best if gain(best) > 1 else None
+""",
+            "one exit, cheap",
+        ),
+    ],
+    2: [
+        (  # without ln_f
+            """
+def my_exit_losses(model, x, y):
+    return [
+        float(F.cross_entropy(model.lm_head(s).flatten(0, 1), y.flatten()))
+        for s in naive_streams(model, x)
+    ]
+""",
+            "the last loss is",
+        ),
+        (  # the stream before the blocks counted as one
+            """
+def my_exit_losses(model, x, y):
+    streams = [model.embed(x, None, None, None)[0], *naive_streams(model, x)]
+    return [
+        float(F.cross_entropy(model.lm_head(model.ln_f(s)).flatten(0, 1), y.flatten()))
+        for s in streams
+    ]
+""",
+            "4 losses",
+        ),
+        (  # each block alone, without the stream
+            """
+def my_exit_losses(model, x, y):
+    s, bias = model.embed(x, None, None, None)
+    losses = []
+    for block in model.blocks:
+        new, _ = block(s, bias)
+        logits = model.lm_head(model.ln_f(new - s))
+        losses.append(float(F.cross_entropy(logits.flatten(0, 1), y.flatten())))
+        s = new
+    return losses
+""",
+            "the last loss is",
+        ),
+    ],
+}

@@ -1,0 +1,212 @@
+"""Chapter 15: right answers to its turn and exercises, and wrong ones that must be refused."""
+
+RIGHT = {
+    0: [
+        """
+from nanogpt.train import medusa_loss as my_medusa_loss
+""",
+        """
+def my_medusa_loss(logits, tokens):
+    B, T, n_heads, V = logits.shape
+    total = 0.0
+    for head in range(n_heads):
+        ahead = head + 2
+        guesses = logits[:, : T - ahead, head].reshape(-1, V)
+        total = total + 0.8 ** (head + 1) * F.cross_entropy(guesses, tokens[:, ahead:].reshape(-1))
+    return total
+""",
+        """
+def my_medusa_loss(logits, tokens):
+    T, losses = tokens.shape[1], []
+    for i in range(1, logits.shape[2] + 1):
+        places = torch.arange(T - 1 - i)
+        said = torch.log_softmax(logits[:, places, i - 1], dim=-1)
+        true = said.gather(-1, tokens[:, places + 1 + i].unsqueeze(-1))
+        losses.append(-true.mean() * 0.8**i)
+    return torch.stack(losses).sum()
+""",
+        """
+def my_medusa_loss(logits, tokens):
+    def of(i):
+        labels = torch.full_like(tokens, -100)  # cross_entropy leaves these out
+        labels[:, : -1 - i] = tokens[:, 1 + i :]
+        return F.cross_entropy(logits[:, :, i - 1].transpose(1, 2), labels)
+
+    return sum(0.8**i * of(i) for i in range(1, logits.shape[2] + 1))
+""",
+    ],
+    1: [
+        """
+def my_distance(logits, texts, most):
+    said = torch.log_softmax(logits, -1)
+    means = []
+    for far in range(1, most + 1):
+        true = said[:, :-far].gather(-1, texts[:, far:, None])
+        means.append(true.mean())
+    return torch.stack(means).argmax() + 1
+""",
+        """
+def my_distance(logits, texts, most):
+    def loss(far):
+        T = texts.shape[1]
+        return F.cross_entropy(logits[:, : T - far].transpose(1, 2), texts[:, far:]).item()
+
+    return min(range(1, most + 1), key=loss)
+""",
+    ],
+    2: [
+        """
+def my_told(q, row, base):
+    out = []
+    for a, b, c in zip(q.tolist(), row.tolist(), base.tolist()):
+        out.append(a * b / c if c else 0.0)
+    return [x / sum(out) for x in out]
+""",
+        """
+def my_told(q, row, base):
+    weight = torch.nan_to_num(q * row / base, nan=0.0, posinf=0.0)
+    return weight / weight.sum()
+""",
+    ],
+}
+
+WRONG = {
+    0: [
+        (
+            """
+def my_medusa_loss(logits, tokens):  # head 1 repeats lm_head
+    loss = 0.0
+    for i in range(logits.shape[2]):
+        offset = i + 1
+        guesses, labels = logits[:, :-offset, i], tokens[:, offset:]
+        loss += 0.8**offset * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+""",
+            "which lm_head already predicts",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -2 - i, i - 1], tokens[:, 2 + i :]
+        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+""",
+            "a place too far",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        loss += F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+""",
+            "weights are missing",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(logits.shape[2]):
+        guesses, labels = logits[:, : -2 - i, i], tokens[:, 2 + i :]
+        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+""",
+            "weights start at 1",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        labels = tokens.roll(-1 - i, 1)
+        loss += 0.8**i * F.cross_entropy(logits[:, :, i - 1].flatten(0, 1), labels.flatten())
+    return loss
+""",
+            "wrap around",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten()).item()
+    return loss
+""",
+            "no gradient",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, 1 + i :, i - 1], tokens[:, : -1 - i]
+        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+""",
+            "labels lie ahead",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):
+    losses = []
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        losses.append(0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten()))
+""",
+            "it is one number",
+        ),
+    ],
+    1: [
+        (
+            """
+def my_distance(logits, texts, most):
+    losses = []
+    for far in range(1, most + 1):
+        labels = texts.roll(-far, 1)  # the text's beginning at its end
+        losses.append(F.cross_entropy(logits.flatten(0, 1), labels.flatten()).item())
+    return 1 + losses.index(min(losses))
+""",
+            "not 3",
+        ),
+        (
+            """
+def my_distance(logits, texts, most):
+    losses = []
+    for far in range(1, most + 1):
+        guesses, labels = logits[:, :-far], texts[:, far:]
+        losses.append(F.cross_entropy(guesses.flatten(0, 1), labels.flatten()).item())
+    return losses.index(min(losses))
+""",
+            "looks 1 ahead",
+        ),
+    ],
+    2: [
+        (
+            """
+def my_told(q, row, base):
+    return q * row / (q * row).sum()
+""",
+            "three letters",
+        ),
+        (
+            """
+def my_told(q, row, base):
+    weight = q * row / base
+    return weight / weight.sum()
+""",
+            "a token that never occurs",
+        ),
+        (
+            """
+def my_told(q, row, base):
+    return q * row / base
+""",
+            "three letters",
+        ),
+    ],
+}

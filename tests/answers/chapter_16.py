@@ -1,0 +1,178 @@
+"""Chapter 16: right answers to its turn and exercises, and wrong ones that must be refused."""
+
+TEMPLATE = """
+def my_tree_mask(parents, P):
+    N = len(parents)
+    mask = torch.zeros(N + 1, P + N + 1, dtype=torch.bool)
+    mask[:, : P + 1] = True
+    pos = [P]
+    for row, parent in enumerate(parents, start=1):
+        mask[row] |= mask[parent + 1]
+        mask[row, P + row] = True
+        pos.append(pos[parent + 1] + 1)
+    return mask, torch.tensor(pos)
+"""
+
+
+def slip(old, new):
+    """The right answer with one line changed."""
+    assert TEMPLATE.count(old) == 1
+    return TEMPLATE.replace(old, new)
+
+
+RIGHT = {
+    0: [
+        """
+def my_tree_mask(parents, P):
+    mask = tree_mask(parents, P)
+    return mask, mask.sum(-1) - 1
+""",
+        """
+def my_tree_mask(parents, P):
+    def path(node):
+        return [] if node < 0 else path(parents[node]) + [node]
+
+    rows, pos = [], []
+    for node in range(-1, len(parents)):
+        seen = path(node)
+        rows.append([1] * (P + 1) + [int(n in seen) for n in range(len(parents))])
+        pos.append(P + len(seen))
+    return rows, pos
+""",
+        """
+def my_tree_mask(parents, P):
+    n = len(parents) + 1
+    step = np.eye(n, dtype=int)  # a row sees itself …
+    for row, parent in enumerate(parents, start=1):
+        step[row, parent + 1] = 1  # … and its parent
+    seen = np.linalg.matrix_power(step, n) > 0
+    mask = np.concatenate([np.ones((n, P), dtype=bool), seen], axis=1)
+    return [mask, mask.sum(1) - 1]
+""",
+        TEMPLATE,
+    ],
+    1: [
+        """
+def my_first_path(parents, correct):
+    children = Tree([0] * len(parents), parents, None).children
+    node, path = -1, []
+    while True:
+        good = [child for child in children[node + 1] if correct[child]]
+        if not good:
+            return path
+        node = good[0]
+        path.append(node)
+""",
+        """
+def my_first_path(parents, correct):
+    path = []
+    for node, parent in enumerate(parents):  # parents come first, siblings in order
+        if correct[node] and parent == (path[-1] if path else -1):
+            path.append(node)
+    return tuple(path)
+""",
+    ],
+    2: [
+        """
+def my_best_size(values, cost):
+    best, size = 1 / cost(0), 0
+    tokens = 1.0
+    for n, value in enumerate(values, start=1):
+        tokens += value
+        if tokens / cost(n) > best:
+            best, size = tokens / cost(n), n
+    return size
+""",
+        """
+def my_best_size(values, cost):
+    gains = [(1 + sum(values[:n])) / cost(n) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+""",
+    ],
+}
+
+WRONG = {
+    0: [
+        (slip("mask[row] |= mask[parent + 1]", "mask[row, : P + row] = True"), "no cousins"),
+        (slip("mask[:, : P + 1] = True", "mask[:, P] = True"), "does not see the cache"),
+        (slip("mask[row, P + row] = True", "pass"), "does not see itself"),
+        (
+            slip("mask[row] |= mask[parent + 1]", "mask[row, P + 1 + parent] = True"),
+            "only its parent",
+        ),
+        (slip("pos[parent + 1] + 1", "pos[-1] + 1"), "position by index"),
+        (slip("pos = [P]", "pos = [0]"), "the cached tokens come before"),
+        (slip("pos = [P]", "pos = [P + 1]"), "does not come before itself"),
+        (
+            slip("mask[:, : P + 1] = True", "mask[:, :P] = True\n    mask[0, P] = True").replace(
+                "mask[row] |= mask[parent + 1]", "mask[row, P + 1 :] |= mask[parent + 1, P + 1 :]"
+            ),
+            "does not see the current token",
+        ),
+        (slip("mask[:, : P + 1] = True", "mask[:, :P] = True"), "the current token does not"),
+        (slip("return mask, torch.tensor(pos)", "return mask"), "return two things"),
+        (slip("return mask, torch.tensor(pos)", "return mask[1:], pos[1:]"), "a row for the"),
+        (slip("return mask, torch.tensor(pos)", "return mask, pos[1:]"), "one for each row"),
+        (
+            slip("return mask,", "return torch.zeros(mask.shape).masked_fill(~mask, -1e9),"),
+            "where it may not, nothing else",
+        ),
+        (
+            slip(
+                "return mask,",
+                "mask[:, P:] = mask[:, P:] | mask[:, P:].clone().T\n    return mask,",
+            ),
+            "nobody may see the future",
+        ),
+    ],
+    1: [
+        (  # looks at the first child alone: a chain
+            """
+def my_first_path(parents, correct):
+    children = Tree([0] * len(parents), parents, None).children
+    node, path = -1, []
+    while children[node + 1] and correct[children[node + 1][0]]:
+        node = children[node + 1][0]
+        path.append(node)
+    return path
+""",
+            "a second sibling",
+        ),
+        (  # every correct node, whether or not its parent was kept
+            """
+def my_first_path(parents, correct):
+    return [node for node in range(len(parents)) if correct[node]]
+""",
+            "its parent",
+        ),
+    ],
+    2: [
+        (  # the most tokens, whatever they cost
+            """
+def my_best_size(values, cost):
+    return len(values)
+""",
+            "per unit of time",
+        ),
+        (  # forgets the token that every pass makes
+            """
+def my_best_size(values, cost):
+    gains = [sum(values[:n]) / cost(n) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+""",
+            "even without a guess",
+        ),
+        (  # stops at the first node that does not pay, though later ones might
+            """
+def my_best_size(values, cost):
+    n = 0
+    while n < len(values) and (1 + sum(values[: n + 1])) / cost(n + 1) > (
+        1 + sum(values[:n])
+    ) / cost(n):
+        n += 1
+    return n
+""",
+            "a step of the cost",
+        ),
+    ],
+}

@@ -1,0 +1,190 @@
+"""The target as its own draft: lossless, its first blocks run once, and exits that are trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from nanogpt import checkpoint
+from nanogpt.cache import cache_length, keep_path
+from nanogpt.checks import exact_continuations, tensors
+from nanogpt.drafts import itself
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.fused import TARGETS, FusedLanguageModel
+from nanogpt.generate import Round, Text, Tree, autoregressive_generate, prefill
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.rules import accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.train import layer_dropout, make_optimizer, train_exits, train_layerskip
+from nanogpt.tree import tree_generate, verify_tree
+
+both = pytest.mark.parametrize("form", TARGETS)
+
+
+def toy(form="per-head", layers=3, vocab_size=3, window=8, seed=1):
+    """A toy target of several blocks in float64, and a head that agrees with none of them."""
+    model = GPTLanguageModel(GPTConfig(vocab_size, window, layers, 2, 4)).double().eval()
+    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, vocab_size, bias=False)).double()
+    generator = torch.Generator().manual_seed(seed)
+    for p in [*model.parameters(), *head.parameters()]:
+        nn.init.normal_(p, std=1.0, generator=generator)
+    model.requires_grad_(False).lm_head.weight *= 0.4
+    return TARGETS[form](model), head.requires_grad_(False)
+
+
+@both
+@pytest.mark.parametrize(
+    ("K", "depth", "sampling"),
+    [(1, 1, Sampling()), (2, 1, Sampling()), (2, 2, Sampling(0.5)), (2, 3, Sampling(top_k=2))],
+    ids=str,
+)
+def test_the_output_is_the_targets_own(form, K, depth, sampling):
+    target, head = toy(form)
+    draft, n = itself.EarlyExitDraft(target, depth, head, K), 3
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            tree_generate(target, draft, [0, 1], n, sampling=sampling, rng=rng).tokens
+        )
+    )
+    assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
+
+
+@both
+def test_it_is_lossless_where_the_context_restarts(form):
+    target, head = toy(form, window=4)
+    draft = itself.EarlyExitDraft(target, 2, head, 2)
+    got = enumerate_outcomes(
+        lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)
+    )
+    assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
+
+
+@both
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_greedy_decoding_is_equal_over_restarts(form, depth):
+    for seed in range(3):
+        target, head = toy(form, vocab_size=7, seed=seed)
+        for K in (1, 5):
+            draft = itself.EarlyExitDraft(target, depth, head, K)
+            made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0))
+            assert made.tokens == autoregressive_generate(target, [0, 1, 2], 24, Sampling(0)).tokens
+            assert max(len(r.candidates) for r in made.rounds) <= K
+
+
+@both
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("prompt", [[0], [0, 1, 2]])
+def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
+    target, head = toy(form)
+    text = Text(target, prompt, 20)
+    tree = itself.EarlyExitDraft(target, depth, head, 3).propose(
+        text, text.room, Sampling(), RandomSource(1)
+    )
+    assert tree.begun.depth == depth and tree.begun.stream.shape == (1, 3, 4)
+    assert cache_length(tree.begun.past_kvs) == text.cache_len + 3  # not the last drafted one
+    p, hidden, new_kvs = verify_tree(target, text, tree, Sampling())
+    cache = [t.clone() for t in tensors(new_kvs)]
+    again = Text(target, prompt, 20)
+    plain = Tree(tree.tokens, tree.parents, tree.q)
+    right_p, right_hidden, right_kvs = verify_tree(target, again, plain, Sampling())
+    assert torch.allclose(p, right_p, rtol=0, atol=1e-9)
+    assert torch.allclose(hidden, right_hidden, rtol=0, atol=1e-9)
+    for t, right in zip(cache, tensors(right_kvs), strict=True):
+        assert torch.allclose(t, right, rtol=0, atol=1e-9)
+
+
+@both
+def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
+    target, head = toy(form, vocab_size=4, window=32)
+    draft, rng = itself.EarlyExitDraft(target, 2, head, 3), RandomSource(5)
+    text, accepted = Text(target, [0, 1, 2], 24), set()
+    while not text.done:
+        tree = draft.propose(text, text.room, Sampling(), rng)
+        p, _, new_kvs = verify_tree(target, text, tree, Sampling())
+        path, token = accept_tree(tree, p, rng)
+        emitted = [*(tree.tokens[node] for node in path), token]
+        past_kvs = keep_path(new_kvs, path, text.cache_len)
+        text.take(Round(tree.tokens, tree.q, p, emitted, text.cache_len), past_kvs)
+        fresh = tensors(prefill(target, text.tokens[:-1]))
+        for t, right in zip(tensors(text.past_kvs), fresh, strict=True):
+            assert torch.allclose(t, right, rtol=0, atol=1e-9)
+        accepted.add(len(path))
+    assert len(accepted) > 2  # all lengths, or nearly
+
+
+@both
+def test_with_all_blocks_and_the_targets_head_it_is_always_accepted(form):
+    target, _ = toy(form)
+    head = nn.Sequential(target.ln_f, target.lm_head)
+    made = tree_generate(target, itself.EarlyExitDraft(target, 3, head, 4), [0, 1], 24)
+    assert made.alpha == 1
+
+
+def test_a_draft_that_may_guess_nothing_says_so_with_an_empty_tree():
+    target, head = toy()
+    tree = itself.EarlyExitDraft(target, 1, head).propose(
+        Text(target, [0], 1), 0, Sampling(), RandomSource(0)
+    )
+    assert tree.tokens == [] and tree.begun is None and tree.q.shape == (0, 3)
+
+
+@pytest.mark.parametrize("depth", [0, 4, -1])
+def test_a_depth_that_the_target_does_not_have_is_refused(depth):
+    with pytest.raises(ValueError, match="3 blocks"):
+        itself.EarlyExitDraft(*toy()[:1], depth, toy()[1])
+
+
+@pytest.mark.parametrize("K", [0, -1, 1.5, True])
+def test_a_bad_K_is_refused(K):
+    with pytest.raises(ValueError, match="whole number from 1"):
+        itself.EarlyExitDraft(toy()[0], 1, toy()[1], K)
+
+
+def test_layer_dropout_goes_from_none_to_all_of_it():
+    assert [layer_dropout(layer, 4, 0.2) for layer in (0, 3)] == [0, pytest.approx(0.2)]
+    assert layer_dropout(1, 3, 1.0) == pytest.approx(2**0.5 - 1)
+    assert layer_dropout(0, 1, 0.5) == 0  # a single block is never left out
+
+
+def test_exits_learn_and_the_target_stays_as_it_is():
+    model, _ = toy()
+    model = model.float()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    exits = nn.ModuleDict({"1": itself.exit_head(model), "3": itself.exit_head(model)})
+    tokens = torch.randint(3, (500,), generator=torch.Generator().manual_seed(0))
+    losses = [x for _, x in train_exits(exits, model, make_optimizer(exits), tokens, 60)]
+    assert sum(losses[-10:]) < sum(losses[:10])
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def test_layerskip_teaches_every_block():
+    torch.manual_seed(0)
+    model = GPTLanguageModel(GPTConfig(3, 8, 3, 2, 8))
+    tokens = torch.tensor([0, 1, 2] * 100)
+    losses = [x for _, x in train_layerskip(model, make_optimizer(model), tokens, 150)]
+    assert losses[-1] < 0.3 < losses[0]
+    streams, _ = model.eval().states(tokens[None, :8])
+    for stream in streams:  # every exit knows what comes next
+        assert model.lm_head(model.ln_f(stream))[0, 2:-1].argmax(-1).tolist() == [0, 1, 2, 0, 1]
+
+
+def test_the_shipped_exits_and_the_shipped_layerskip_target():
+    exits = itself.load_exits()
+    assert sorted(exits) == [1, 2, 3] and itself.EXITS.stat().st_size < 60_000
+    assert itself.LAYERSKIP.stat().st_size <= 450_000
+    model = itself.load_layerskip()
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    header = checkpoint.read_header(itself.LAYERSKIP)["facts"]
+    assert header["val_loss"] < 1.6 and header["corpus"] == "Tiny Shakespeare"
+    fused = FusedLanguageModel(checkpoint.load()[0])
+    alphas = [
+        tree_generate(fused, itself.EarlyExitDraft(fused, E, exits[E], 3), [1], 300).alpha
+        for E in exits
+    ]
+    assert alphas[0] > 0.4 and alphas[2] > 0.65
+
+
+def test_what_is_no_file_of_exits_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"make_drafts\.py exits"):
+        itself.load_exits(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="lacks"):
+        itself.load_exits(checkpoint.TARGET)

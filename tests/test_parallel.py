@@ -1,0 +1,201 @@
+"""Drafts that guess all tokens at once: Medusa's heads, their labels, their chains and trees."""
+
+import pytest
+import torch
+from conftest import TINY, make_model
+
+from nanogpt import checkpoint
+from nanogpt.checks import exact_continuations
+from nanogpt.drafts import parallel
+from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.fused import TARGETS
+from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.toys import toy_target
+from nanogpt.train import make_optimizer, medusa_loss, train_heads
+from nanogpt.tree import tree_generate
+
+SHAPES = {
+    "chain": (),
+    "best guesses": ([-1, 0], [0, 0]),
+    "tree": ([-1, -1, 1, 1], [0, 1, 0, 2]),
+    "not level by level": ([-1, 0, -1, 2], [1, 0, 0, 1]),
+}
+shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+def random_heads(config, n_heads, seed=0):
+    """Heads in float64 that know nothing."""
+    heads = MedusaHeads(config, n_heads).double()
+    generator = torch.Generator().manual_seed(seed)
+    for p in heads.parameters():
+        torch.nn.init.normal_(p, generator=generator)
+    return heads.requires_grad_(False)
+
+
+def test_a_new_head_repeats_lm_head(tiny):
+    hidden = torch.randn(2, 5, TINY.n_embd, dtype=torch.float64)
+    logits = MedusaHeads.on(tiny, 3)(hidden)
+    assert logits.shape == (2, 5, 3, TINY.vocab_size)
+    torch.testing.assert_close(logits, tiny.lm_head(hidden).unsqueeze(2).expand(-1, -1, 3, -1))
+
+
+def test_a_head_is_a_residual_block_and_a_linear_layer():
+    heads, h = random_heads(TINY, 3), torch.randn(TINY.n_embd, dtype=torch.float64)
+    for i in range(3):
+        mixed = h + torch.nn.functional.silu(heads.mix[i] @ h)
+        torch.testing.assert_close(heads(h)[i], heads.out[i] @ mixed)
+
+
+def test_the_loss_asks_head_i_for_the_token_i_places_past_lm_heads():
+    tokens = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4]])
+    knows = torch.nn.functional.one_hot((tokens.unsqueeze(-1) + torch.tensor([2, 3])) % 5, 5)
+    assert medusa_loss(knows * 50.0, tokens) < 1e-6
+    for slip in (1, -1):  # a head that looks too far, or repeats lm_head
+        wrong = torch.nn.functional.one_hot(
+            (tokens.unsqueeze(-1) + torch.tensor([2, 3]) + slip) % 5
+        )
+        assert medusa_loss(wrong * 50.0, tokens) > 10
+    even = medusa_loss(torch.zeros(1, 10, 2, 5), tokens)
+    assert float(even) == pytest.approx((0.8 + 0.64) * torch.log(torch.tensor(5.0)).item())
+
+
+def test_training_finds_the_token_that_lm_head_does_not_know():
+    """Hidden states that hold the second next token, not the next: head 1 must learn to read it."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, (64, 12), generator=generator)
+    hidden = torch.nn.functional.one_hot(tokens.roll(-2, 1), TINY.n_embd).float()
+    heads = MedusaHeads(TINY, 1)
+    torch.nn.init.normal_(heads.out, std=0.1, generator=generator)
+    run = train_heads(heads, make_optimizer(heads), hidden, tokens, 400, peak=0.03)
+    losses = [loss for _, loss in run]
+    assert losses[-1] < 0.1 < losses[0]
+    guesses = heads(hidden)[:, :-2, 0].argmax(-1)
+    assert (guesses == tokens[:, 2:]).float().mean() > 0.99
+
+
+@shapes
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.8)],
+    ids=["T 1", "T .5", "top-k", "top-p"],
+)
+def test_the_text_is_the_targets_own(kind, sampling, shape):
+    toy = toy_target(3, 8, seed=1)
+    draft, fast = MedusaDraft(random_heads(toy.config, 2), *shape), TARGETS[kind](toy)
+
+    def program(rng):
+        return tuple(tree_generate(fast, draft, [0, 1], 3, sampling=sampling, rng=rng).tokens)
+
+    exact = exact_continuations(toy, 3, sampling)
+    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(), ([-1, -1, 1], [1, 0, 1])], ids=["chain", "tree"])
+def test_a_text_that_starts_with_one_token_is_the_targets_own(shape):
+    """Its first round has no hidden state to look at; a restart lies within it."""
+    toy = toy_target(2, 4, seed=3)
+    draft = MedusaDraft(random_heads(toy.config, 2), *shape)
+
+    def program(decode):
+        return enumerate_outcomes(lambda rng: tuple(decode(rng).tokens))
+
+    own = program(lambda rng: autoregressive_generate(toy, [1], 4, rng=rng))
+    got = program(lambda rng: tree_generate(toy, draft, [1], 4, rng=rng))
+    assert total_variation(own, got) < 1e-12
+
+
+@shapes
+@pytest.mark.parametrize("kind", TARGETS)
+def test_greedy_text_is_equal_over_restarts(kind, shape):
+    target = make_model()
+    heads = MedusaHeads.on(target, 2).requires_grad_(False)
+    greedy = autoregressive_generate(target, [1, 2, 3], 60, Sampling(0)).tokens
+    made = tree_generate(
+        TARGETS[kind](target), MedusaDraft(heads, *shape), [1, 2, 3], 60, sampling=Sampling(0)
+    )
+    assert made.tokens == greedy and made.prefills > 2
+
+
+def test_a_chain_claims_the_q_it_was_drawn_from(tiny):
+    sampling = Sampling(0.7, top_k=3)
+    heads, text = random_heads(TINY, 3), Text(tiny, [1, 2, 3], 10)
+    tree = MedusaDraft(heads).propose(text, 5, sampling, RandomSource(0))
+    assert tree.parents == [-1, 0, 1] and len(tree.tokens) == 3
+    torch.testing.assert_close(tree.q, sampling.probs(heads(text.hidden[-1])))
+    rng = RandomSource(0)
+    assert tree.tokens == [rng.categorical(row) for row in tree.q]
+
+
+def test_a_tree_holds_the_ranked_tokens_with_one_hot_q_and_is_cut_where_there_is_no_room(tiny):
+    heads, text = random_heads(TINY, 2), Text(tiny, [1, 2, 3], 10)
+    order = heads(text.hidden[-1]).argsort(descending=True).tolist()
+    draft = MedusaDraft(heads, [-1, 0, -1, 2, 2], [0, 1, 3, 0, 2])
+    tree = draft.propose(text, 2, Sampling(), RandomSource(0))
+    assert tree.parents == [-1, 0, -1, 2, 2]
+    near, far = order
+    assert tree.tokens == [near[0], far[1], near[3], far[0], far[2]]
+    assert tree.q.sum() == 5 and all(tree.q[i, token] == 1 for i, token in enumerate(tree.tokens))
+    cut = draft.propose(text, 1, Sampling(), RandomSource(0))
+    assert (cut.tokens, cut.parents) == ([near[0], near[3]], [-1, -1])
+
+
+@pytest.mark.parametrize("shape", [(), ([-1], [0])], ids=["chain", "tree"])
+def test_nothing_is_guessed_without_a_state_or_without_room(tiny, shape):
+    draft = MedusaDraft(random_heads(TINY, 1), *shape)
+    for text, most in ((Text(tiny, [1], 5), 3), (Text(tiny, [1, 2], 5), 0)):
+        tree = draft.propose(text, most, Sampling(), RandomSource(0))
+        assert tree.tokens == [] and tree.q.shape == (0, TINY.vocab_size)
+
+
+def test_depths():
+    assert depths_of([-1, -1, 0, 2, 1]) == [0, 0, 1, 2, 1]
+    assert depths_of([]) == []
+
+
+@pytest.mark.parametrize(
+    "shape, why",
+    [(([-1, 0, 1], [0, 0, 0]), "3 deep, for 2 heads"), (([-1, 0], [0]), "one rank each")],
+)
+def test_a_tree_that_the_heads_cannot_fill_is_refused(shape, why):
+    with pytest.raises(ValueError, match=why):
+        MedusaDraft(MedusaHeads(TINY, 2), *shape)
+
+
+def test_the_shipped_heads_guess_their_own_tokens():
+    """Each head's loss is lowest at the distance that it was trained for."""
+    target, tokenizer = checkpoint.load()
+    facts = checkpoint.read_header(parallel.MEDUSA2)["facts"]
+    stand_in = (parallel.DATA_DIR / "stand_in.txt").read_text()[-64 * 128 :]
+    texts = torch.tensor(tokenizer.encode(stand_in)).view(64, 128)
+    for model, heads in ((target, parallel.load()), parallel.load_with_target()):
+        with torch.no_grad():
+            logits = heads(model.trunk(texts)[0])
+        assert logits.dtype == torch.float32 and logits.shape[2] == 4
+        for i in range(4):
+            losses = [
+                torch.nn.functional.cross_entropy(
+                    logits[:, :-far, i].flatten(0, 1), texts[:, far:].flatten()
+                )
+                for far in range(1, 7)
+            ]
+            assert 1 + losses.index(min(losses)) == i + 2
+    assert facts["val_loss"] < 1.55
+
+
+def test_a_file_of_heads_comes_back(tmp_path):
+    tokenizer = checkpoint.load()[1]
+    target = make_model(dtype=torch.float32)
+    heads = MedusaHeads.on(target, 2)
+    parallel.save(tmp_path / "both", heads, tokenizer, {}, target)
+    model, loaded = parallel.load_with_target(tmp_path / "both")
+    torch.testing.assert_close(loaded.out, heads.out.detach(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(model.lm_head.weight, loaded.out[0], rtol=0, atol=1e-3)
+    parallel.save(tmp_path / "alone", heads, tokenizer, {})
+    assert parallel.load(tmp_path / "alone").mix.shape == (2, 8, 8)
+    with pytest.raises(ValueError, match="py medusa2"):
+        parallel.load_with_target(tmp_path / "alone")
+    with pytest.raises(FileNotFoundError, match="py medusa"):
+        parallel.load(tmp_path / "nothing")
