@@ -230,14 +230,14 @@ BUGS = [
         "                        continue\n",
         "exact", decoder="without"),
     Bug(43, "cousins are visible in the mask", "biased", "tree",
-        "    pos = mask.sum(-1) - 1\n",
-        "    pos = mask.sum(-1) - 1\n"
-        "    mask = torch.ones_like(mask).tril(text.cache_len)  # all nodes that come before\n",
+        "        pos = mask.sum(-1) - 1\n",
+        "        pos = mask.sum(-1) - 1\n"
+        "        mask = torch.ones_like(mask).tril(text.cache_len)  # all nodes that come before\n",
         "nodes", "vllm-project/vllm#17560", decoder="without"),
     Bug(44, "a node's position is its index in the tree", "biased", "tree",
-        "    pos = mask.sum(-1) - 1\n",
-        "    pos = text.cache_len + torch.arange(len(mask), device=mask.device)\n"
-        "    pos = pos.clamp(max=text.block_size - 1)\n",
+        "        pos = mask.sum(-1) - 1\n",
+        "        pos = text.cache_len + torch.arange(len(mask), device=mask.device)\n"
+        "        pos = pos.clamp(max=text.block_size - 1)\n",
         "nodes", "lablup/mlxcel#1214; NVIDIA/TensorRT-LLM#13081", decoder="without"),
     Bug(45, "the cache keeps the first nodes instead of the path", "biased", "cache",
         "*(first + node for node in path)]", "*range(first, first + len(path))]",

@@ -48,8 +48,10 @@ def verify_tree(
     hidden states (N+1, C), and the cache with all N+1 entries.
     """
     idx = torch.tensor([[text.tokens[-1], *tree.tokens]], device=target.device)
-    mask = tree_mask(tree.parents, text.cache_len).to(target.device)
-    pos = mask.sum(-1) - 1
+    mask = pos = None  # as the model has them for a chain
+    if tree.parents != list(range(-1, len(tree.tokens) - 1)):
+        mask = tree_mask(tree.parents, text.cache_len).to(target.device)
+        pos = mask.sum(-1) - 1
     streams, new_kvs = target.states(idx, pos, text.past_kvs, mask, begun=tree.begun)
     hidden = target.ln_f(streams[-1])[0]
     return sampling.probs(target.lm_head(hidden)), hidden, new_kvs

@@ -27,7 +27,8 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "wrong,why",
     [("--K=0", "K is 0"), ("--temperature=-1", "temperature"), ("--tokens=-1", "max_new_tokens"),
-     ("--tree=0", "widths"), ("--prompt=", "prompt is empty"), ("--prompt=é", "'é'"), ("--seed=-1", "seed")],
+     ("--prompt=", "prompt is empty"), ("--prompt=é", "'é'"), ("--seed=-1", "seed"),
+     ("--tree=0", "widths")],
 )  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(wrong, why):
     with pytest.raises(ValueError, match=why):

@@ -69,7 +69,7 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
         (
             "h",
             "ei rst",
-            [-1, -1, 0, 0, 1, 5],
+            [-1, -1, 0, 0, 1, 1],
             ["rejected", "accepted", *["gone"] * 3, "bonus"],
             "T",
         ),
