@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import table_rows
@@ -19,9 +19,21 @@ def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageMo
     model = GPTLanguageModel(config).double().eval()
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
-        torch.nn.init.normal_(p, std=1.0, generator=generator)
+        nn.init.normal_(p, std=1.0, generator=generator)
     model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
     return model
+
+
+def deep_toy(layers: int = 3) -> tuple[GPTLanguageModel, nn.Module]:
+    """A random target of three tokens and several blocks in float64, and a head for its exits."""
+    model = GPTLanguageModel(GPTConfig(3, 16, layers, 2, 4)).double().eval()
+    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3, bias=False)).double()
+    generator = torch.Generator().manual_seed(1)
+    for p in [*model.parameters(), *head.parameters()]:
+        nn.init.normal_(p, generator=generator)
+    for linear in (model.requires_grad_(False).lm_head, head.requires_grad_(False)[1]):
+        linear.weight *= 0.4  # no token is nearly certain
+    return model, head
 
 
 class TableDraft:
@@ -74,7 +86,7 @@ class WorstDraft(SelfDraft):
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,): 1 for the token that the target likes least."""
         logits = self.logits(context)
-        return torch.nn.functional.one_hot(logits.argmin(), len(logits)).double()
+        return nn.functional.one_hot(logits.argmin(), len(logits)).double()
 
 
 class Watched:

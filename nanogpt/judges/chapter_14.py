@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nanogpt.cache import cache_length
 from nanogpt.checks import tensors
 from nanogpt.exact import enumerate_outcomes
 from nanogpt.generate import Text, Tree
-from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import Watched
+from nanogpt.toys import Watched, deep_toy
 from nanogpt.tree import verify_tree
 
 
@@ -54,18 +54,6 @@ def early_exit(mine: Callable) -> None:
             f"{case}: a pass that goes on from your `begun` finds another p than a plain one"
         )
     check_draws(mine, model, head)
-
-
-def deep_toy(layers: int = 3) -> tuple[GPTLanguageModel, nn.Module]:
-    """A random target of three tokens in float64, and a head for its exits."""
-    model = GPTLanguageModel(GPTConfig(3, 16, layers, 2, 4)).double().eval()
-    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3, bias=False)).double()
-    generator = torch.Generator().manual_seed(1)
-    for p in [*model.parameters(), *head.parameters()]:
-        nn.init.normal_(p, generator=generator)
-    for linear in (model.requires_grad_(False).lm_head, head.requires_grad_(False)[1]):
-        linear.weight *= 0.4  # no token is nearly certain
-    return model, head
 
 
 def stream_of(model: GPTLanguageModel, depth: int, tokens: list[int]) -> Tensor:
