@@ -926,7 +926,7 @@ def kept_path(
         f"gathered: {P + 1 + len(path)}": [*old, (current, "cached"), *stays]
         + [("", "gone")] * (N - len(path)),
     }
-    axes = sheet("The path moves together: slots are positions again", 8, 1.95)
+    axes = sheet("The path closes up: slots are positions again", 8, 1.95)
     size, first = (
         min(4.2, 53 / (len(old) + N + 1)),
         left + min(4.2, 53 / (len(old) + N + 1)) * (len(old) + 1),
