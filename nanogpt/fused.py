@@ -156,13 +156,7 @@ class FusedLanguageModel(GPTLanguageModel):
             return causal_mask(T, P, self.device)
         return self.bias[P : P + T, : P + T]
 
-    def embed(
-        self,
-        idx: Tensor,
-        pos: Tensor | None,
-        past_kvs: PreallocatedCache,
-        attn_mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, idx, pos, past_kvs, attn_mask) -> tuple[Tensor, Tensor]:
         """As GPTLanguageModel.embed, idx (B, T) -> (B, T, C); the bias is as in `attn_bias`.
 
         Raises ValueError past the window, and for a cache that is no PreallocatedCache.

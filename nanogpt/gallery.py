@@ -101,7 +101,7 @@ BUGS = [
         "trim_kv_cache(new_kvs, len(emitted), text.cache_len)", "new_kvs",
         "cache", "ml-explore/mlx-lm#1109 (for caches that cannot be trimmed)"),
     Bug(16, "the prompt's last token is cached, then fed again", "biased", "generate",
-        "self.prefill(self.tokens[:-1])", "self.prefill(self.tokens)",
+        "self.read(self.tokens[:-1])", "self.read(self.tokens)",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(17, "positions restart at 0 with a cache", "biased", "model",
         "torch.arange(P, P + T, device", "torch.arange(0, T, device",

@@ -163,7 +163,7 @@ class Text:
         self.end = self.n_prompt + max_new_tokens
         self.rounds: list[Round] = []
         self.prefills = 0
-        self.prefill(self.tokens[:-1])
+        self.read(self.tokens[:-1])
 
     @property
     def cache_len(self) -> int:
@@ -182,7 +182,7 @@ class Text:
         return len(self.tokens) >= self.end or new[-1:] == [self.stop_token]
 
     @torch.no_grad()
-    def prefill(self, tokens: list[int]) -> None:
+    def read(self, tokens: list[int]) -> None:
         """The cache, and the hidden states, of `tokens` at positions 0, 1, …: one pass, if any."""
         self.past_kvs = self.hidden = None
         if tokens:
@@ -194,7 +194,7 @@ class Text:
     def restart_if_full(self) -> None:
         """Make room where the cache fills the window: half a window of tokens is read afresh."""
         if self.cache_len == self.block_size:
-            self.prefill(self.tokens[-1 - self.block_size // 2 : -1])
+            self.read(self.tokens[-1 - self.block_size // 2 : -1])
 
     def take(self, done: Round, past_kvs: KVCache, hidden: Tensor | None = None) -> None:
         """Add a round's tokens, up to the stop token, and the cache that goes with them.

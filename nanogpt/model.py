@@ -190,9 +190,7 @@ class GPTLanguageModel(nn.Module):
             )
         return pos
 
-    def embed(
-        self, idx: Tensor, pos: Tensor | None, past_kvs: KVCache | None, attn_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, idx, pos, past_kvs, attn_mask) -> tuple[Tensor, Tensor]:
         """The residual stream before the blocks (B, T, C), and the bias that all their heads add.
 
         The bias is (T, P+T) or (B, T, P+T): 0 where a row may attend, -inf where it may not.
