@@ -478,9 +478,9 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
         raise ValueError(
             "--all is a tour of its own; leave out --target, --draft, --K, --temperature, --rule"
         )
-    for draft in PROPOSERS.keys() & set(given.draft or []):
-        if given.rule or any(isinstance(K, str) for K in given.K or []):
-            raise ValueError(f"{draft} has a rule of its own, and takes a number as K")
+    proposers = [draft for draft in given.draft or [] if draft in PROPOSERS]
+    if proposers and (given.rule or any(isinstance(K, str) for K in given.K or [])):
+        raise ValueError(f"{proposers[0]} has a rule of its own, and takes a number as K")
     return [
         Setting(target, draft, K, temperature, rule)
         for target, draft, temperature, rule in itertools.product(
@@ -509,7 +509,7 @@ def main(arguments: list[str] | None = None) -> None:
     targets = {name: make(target) for name, make in TARGETS.items()}
     drafts = {}
     wanted = dict.fromkeys("distilled" if s.draft == "tree" else s.draft for s in settings)
-    for name in wanted.keys() - PROPOSERS.keys():
+    for name in [name for name in wanted if name in DRAFTS]:
         seconds, drafts[name] = clock(lambda name=name: DRAFTS[name](tokens, tokenizer.vocab_size))
         print(f"{name} draft: built in {seconds:.2f} s")
     rows = run(settings, targets, drafts, prompts_of(held_out, given.pairs), given.tokens)
