@@ -114,7 +114,7 @@ def train_exits(
 
     exits: a head (..., C) -> (..., V) by the number of blocks before it, as text ("1", "2", …). The
     loss of each is the cross-entropy of its q under the target's p, in nats, as in `distil`; all
-    learn from the same pass. tokens (N,): any text; the target's own is best.
+    learn from the same pass. tokens (N,): any text that is like the target's.
     """
     for step in range(steps):
         generator = torch.Generator().manual_seed(seed * 1_000_000 + step)

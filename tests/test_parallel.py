@@ -1,5 +1,7 @@
 """Drafts that guess all tokens at once: Medusa's heads, their labels, their chains and trees."""
 
+import itertools
+
 import pytest
 import torch
 from conftest import TINY, make_model
@@ -199,3 +201,21 @@ def test_a_file_of_heads_comes_back(tmp_path):
         parallel.load_with_target(tmp_path / "alone")
     with pytest.raises(FileNotFoundError, match="py medusa"):
         parallel.load(tmp_path / "nothing")
+
+
+def test_accuracies_count_the_rank_of_the_token_that_came():
+    """lm_head looks one token ahead, head i (from 1) i more: an oracle is right at rank 0."""
+    tokens = torch.randint(7, (3, 12), generator=torch.Generator().manual_seed(0))
+    logits = torch.zeros(3, 12, 2, 7)
+    for head, rank in ((0, 0), (1, 1)):  # the second head has another token above the right one
+        labels = tokens.roll(-2 - head, dims=1)
+        logits[:, :, head].scatter_(-1, labels[..., None], 2.0 - rank)
+        if rank:
+            logits[:, :, head].scatter_(-1, (labels[..., None] + 1) % 7, 3.0)
+    assert parallel.accuracies(logits, tokens, n_ranks=3) == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+def test_the_shipped_heads_first_guesses_are_right_most_often():
+    rows = parallel.load_accuracies()
+    assert len(rows) == 4 and all(row == sorted(row, reverse=True) for row in rows)
+    assert all(near[0] > far[0] for near, far in itertools.pairwise(rows))
