@@ -9,13 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, keep_path
-from nanogpt.generate import Generation, Round, Text, Tree
-from nanogpt.model import GPTLanguageModel
+from nanogpt.generate import Generation, Layered, Round, Text, Tree, side_by_side
+from nanogpt.model import GPTLanguageModel, tree_mask
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import check_draft
@@ -23,29 +22,19 @@ from nanogpt.speculative import check_draft
 AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
 
 
-def tree_mask(parents: Sequence[int], P: int) -> Tensor:
-    """(N+1, P+N+1) bool: the current token and the nodes, after P cached tokens.
-
-    Each row may attend to the cache, to itself and to its ancestors. Its sum less one is the
-    token's position: how many tokens come before it on its own path.
-    """
-    N = len(parents)
-    mask = np.zeros((N + 1, P + N + 1), dtype=bool)
-    mask[0, : P + 1] = True  # the current token sees the cache and itself
-    for row, parent in enumerate(parents, start=1):
-        mask[row] = mask[parent + 1]  # whatever its parent sees
-        mask[row, P + row] = True
-    return torch.from_numpy(mask)
-
-
 @torch.no_grad()
 def verify_tree(
-    target: GPTLanguageModel, text: Text, tree: Tree, sampling: Sampling
+    target: GPTLanguageModel,
+    text: Text,
+    tree: Tree,
+    sampling: Sampling,
+    layers: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor, KVCache]:
     """The target's p after the current token and after each node, from one pass.
 
     Returns target_probs (N+1, V), row 0 after the current token and row i+1 after node i, their
-    hidden states (N+1, C), and the cache with all N+1 entries.
+    hidden states (N+1, C), or with `layers` the streams after these blocks (N+1, n C), and the
+    cache with all N+1 entries.
     """
     idx = torch.tensor([[text.tokens[-1], *tree.tokens]], device=target.device)
     mask = pos = None  # as the model has them for a chain
@@ -54,7 +43,8 @@ def verify_tree(
         pos = mask.sum(-1) - 1
     streams, new_kvs = target.states(idx, pos, text.past_kvs, mask, begun=tree.begun)
     hidden = target.ln_f(streams[-1])[0]
-    return sampling.probs(target.lm_head(hidden)), hidden, new_kvs
+    seen = side_by_side(streams, layers)[0] if layers else hidden
+    return sampling.probs(target.lm_head(hidden)), seen, new_kvs
 
 
 class Grown:
@@ -163,17 +153,19 @@ def tree_generate(
     """The target's continuation of the prompt, with a tree of guesses a pass.
 
     `draft.propose(text, most, sampling, rng)` makes the tree, at most `most` deep; `accept` chooses
-    a path of it and the token after. The other arguments are as in speculative_generate, and with
+    a path of it and the token after. `draft.layers`, if it has any: the blocks whose streams it
+    reads instead of the hidden states. The other arguments are as in speculative_generate, and with
     a lossless rule so is the distribution of the output.
     Raises ValueError for a bad request, or a draft with another vocabulary.
     """
     check_draft(draft, 1, target.config.vocab_size)
-    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
+    layers = getattr(draft, "layers", None)
+    text = Layered(target, prompt_tokens, max_new_tokens, stop_token, layers)
     rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
         tree = draft.propose(text, text.room, sampling, rng)
-        p, hidden, new_kvs = verify_tree(target, text, tree, sampling)
+        p, hidden, new_kvs = verify_tree(target, text, tree, sampling, layers)
         path, token = accept(tree, p, rng)
         past_kvs = keep_path(new_kvs, path, text.cache_len)
 
