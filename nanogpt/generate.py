@@ -213,33 +213,6 @@ class Text:
         return Generation(self.tokens[self.n_prompt :], self.rounds, self.prefills)
 
 
-def side_by_side(streams: Sequence[Tensor], layers: Sequence[int]) -> Tensor:
-    """The streams (..., C) after these blocks, from 1, one beside the other: (..., n C)."""
-    return torch.cat([streams[layer - 1] for layer in layers], dim=-1)
-
-
-class Layered(Text):
-    """A text that keeps the streams after some of the target's blocks instead of its hidden states.
-
-    layers: after which blocks, from 1; `hidden` is then (P, n C). None: a Text like any other. The
-    other arguments and errors are those of Text.
-    """
-
-    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None, layers=None):
-        self.layers = layers
-        super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
-
-    @torch.no_grad()
-    def read(self, tokens: list[int]) -> None:
-        """As Text.read, with what is kept beside the cache."""
-        if self.layers is None or not tokens:
-            return super().read(tokens)
-        idx = torch.tensor([tokens], device=self.target.device)
-        streams, self.past_kvs = self.target.states(idx)
-        self.hidden = side_by_side(streams, self.layers)[0]
-        self.prefills += 1
-
-
 @torch.inference_mode()
 def autoregressive_generate(
     target: GPTLanguageModel,

@@ -69,6 +69,11 @@ def tree_mask(parents: Sequence[int], P: int) -> Tensor:
     return torch.from_numpy(mask)
 
 
+def side_by_side(streams: Sequence[Tensor], layers: Sequence[int]) -> Tensor:
+    """The streams (..., C) after these blocks, from 1, one beside the other: (..., n C)."""
+    return torch.cat([streams[layer - 1] for layer in layers], dim=-1)
+
+
 class Begun(NamedTuple):
     """What `GPTLanguageModel.states` has worked out for the first m tokens of a pass."""
 

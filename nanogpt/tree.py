@@ -13,13 +13,35 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, keep_path
-from nanogpt.generate import Generation, Layered, Round, Text, Tree, side_by_side
-from nanogpt.model import GPTLanguageModel, tree_mask
+from nanogpt.generate import Generation, Round, Text, Tree
+from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import check_draft
 
 AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
+
+
+class Layered(Text):
+    """A text that keeps the streams after some of the target's blocks instead of its hidden states.
+
+    layers: after which blocks, from 1; `hidden` is then (P, n C). None: a Text like any other. The
+    other arguments and errors are those of Text.
+    """
+
+    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None, layers=None):
+        self.layers = layers
+        super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
+
+    @torch.no_grad()
+    def read(self, tokens: list[int]) -> None:
+        """As Text.read, with what is kept beside the cache."""
+        if self.layers is None or not tokens:
+            return super().read(tokens)
+        idx = torch.tensor([tokens], device=self.target.device)
+        streams, self.past_kvs = self.target.states(idx)
+        self.hidden = side_by_side(streams, self.layers)[0]
+        self.prefills += 1
 
 
 @torch.no_grad()
