@@ -28,6 +28,7 @@ CASES = {  # name: (tokens, parents, p (N+1, 4), epsilon, delta)
     "a large delta": ([2], [-1], [LEANS, TAIL], 0.1, 0.9),
     "a large epsilon and delta": ([2], [-1], [LEANS, TAIL], 0.5, 0.5),
     "a p with zeros in it": ([1, 2], [-1, 0], [SURE, LEANS, TAIL], 0.09, 0.3),
+    "a p with one zero in it": ([2], [-1], [[0.5, 0.45, 0.05, 0.0], EVEN], 0.09, 0.1),
     "the longer path through the second child": (
         [1, 2, 0],
         [-1, -1, 1],
@@ -147,7 +148,7 @@ def slip_of_path(name: str, path: tuple, right: tuple, found: dict) -> str:
     for fault, change in slips.items():
         if all(path_of(*CASES[case], **change) == was for case, (was, _) in found.items()):
             return fault
-    if name == "a p with zeros in it":
+    if "zero" in name:
         return "0 · ln 0 is NaN in floats, and counts 0"
     if len(path) < len(right):
         return "the longest of all paths that stand counts; look at every child"

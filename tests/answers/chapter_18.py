@@ -153,6 +153,13 @@ WRONG = {
             "swapped",
         ),
         (slipped("np.log(np.maximum(p, 1e-300))", "np.log(p)"), "NaN"),
+        (  # Python's min(epsilon, nan) is epsilon
+            slipped("np.log(np.maximum(p, 1e-300))", "np.log(p)").replace(
+                "np.minimum(epsilon, delta * np.exp(-H))",
+                "[min(epsilon, delta * np.exp(-h)) for h in H]",
+            ),
+            "NaN",
+        ),
         (slipped("p[parent + 1, tree", "p[node + 1, tree"), "parent's row"),
         (
             slipped(
