@@ -12,9 +12,9 @@ import sys
 import torch
 
 from nanogpt import checkpoint, figures
-from nanogpt.bench import clock
+from nanogpt.bench import BEST_PROPOSED, PROPOSERS, clock
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts import BEST, DRAFTS
+from nanogpt.drafts import BEST, DRAFTS, ngram
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.sampling import RandomSource, Sampling
@@ -33,7 +33,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nanogpt.demo", description=__doc__)
     parser.add_argument("--prompt", default="ROMEO:", help="default: %(default)s")
     parser.add_argument("--target", choices=TARGETS, default="per-head")
-    parser.add_argument("--draft", choices=DRAFTS, default="distilled", help="default: %(default)s")
+    names = [*DRAFTS, *PROPOSERS]
+    parser.add_argument("--draft", choices=names, default="distilled", help="default: %(default)s")
     parser.add_argument("--K", type=int, help="drafted tokens, default: what suits the draft")
     how = "guess a tree: so many continuations of each guess, depth by depth, as in 2 2 1 1"
     parser.add_argument("--tree", type=int, nargs="+", metavar="WIDTH", help=how)
@@ -48,29 +49,32 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
     sampling, seed = Sampling(given.temperature), given.seed
-    if given.K and given.tree:
+    if given.tree and given.K is not None:
         raise ValueError("--K is the length of a chain, --tree has its own; leave out one of them")
-    K = BEST[given.draft] if given.K is None else given.K
+    if given.tree and given.draft in PROPOSERS:
+        raise ValueError(f"{given.draft} guesses in a way of its own; leave out --tree")
+    K = (BEST | BEST_PROPOSED)[given.draft] if given.K is None else given.K
     target, tokenizer = checkpoint.load()
-    prompt = tokenizer.encode(given.prompt)
+    prompt, V = tokenizer.encode(given.prompt), target.config.vocab_size
     tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
-    target, draft = (
-        TARGETS[given.target](target),
-        DRAFTS[given.draft](tokens, target.config.vocab_size),
-    )
+    target = TARGETS[given.target](target)
     request = {"prompt_tokens": prompt, "max_new_tokens": given.tokens, "sampling": sampling}
+    guessed = f"K = {K}"
+    if given.draft in PROPOSERS:
+        draft = PROPOSERS[given.draft](target, ngram.load(), K)
+    else:
+        draft = DRAFTS[given.draft](tokens, V)
+    if given.tree:  # at temperature 0 there is one token to draw, so the likeliest are taken
+        draft = Grown(draft, given.tree, "without" if sampling.temperature else "fixed")
+        guessed = f"a tree of widths {' '.join(map(str, given.tree))}"
+    target = getattr(draft, "target", target)  # what it guesses for, if it has its own
 
     def plain() -> Generation:
         return autoregressive_generate(target, **request, rng=RandomSource(seed))
 
-    guessed = f"K = {K}"
-    if given.tree:  # at temperature 0 there is one token to draw, so the likeliest are taken
-        grown = Grown(draft, given.tree, "without" if sampling.temperature else "fixed")
-        guessed = f"a tree of widths {' '.join(map(str, given.tree))}"
-
     def speculative() -> Generation:
-        if given.tree:
-            return tree_generate(target, grown, **request, rng=RandomSource(seed))
+        if hasattr(draft, "propose"):
+            return tree_generate(target, draft, **request, rng=RandomSource(seed))
         return speculative_generate(target, draft, K=K, **request, rng=RandomSource(seed))
 
     speculative(), plain()  # warm up

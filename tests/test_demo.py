@@ -2,6 +2,7 @@
 
 import pytest
 
+from nanogpt.bench import BEST_PROPOSED, PROPOSERS
 from nanogpt.demo import main, parse_arguments
 
 
@@ -54,3 +55,14 @@ def test_a_tree_can_be_guessed_and_shows_the_siblings_it_refused(capsys):
     assert text[1].startswith(text[0].rstrip()), "greedy: both decoders write the same"
     with pytest.raises(ValueError, match="leave out one"):
         main(["--K", "3", "--tree", "2"])
+    with pytest.raises(ValueError, match="leave out --tree"):
+        main(["--draft", "medusa", "--tree", "2"])
+
+
+@pytest.mark.parametrize("draft", PROPOSERS)
+def test_every_way_to_guess_can_be_shown(draft, capsys):
+    main(["--tokens", "12", "--draft", draft, "--temperature", "0"])
+    out = capsys.readouterr().out
+    text = [part.split("\n", 1)[1].rstrip() for part in out.split("--- ")[1:]]
+    assert text[1].startswith(text[0]), "greedy: both decoders write the same"
+    assert f"{draft} draft, K = {BEST_PROPOSED[draft]}" in out
