@@ -9,8 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 import weakref
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +73,20 @@ def keep(probs: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
+class Uniforms:
+    """NumPy's PCG64, a hundred numbers at a time: asked for one by one, each costs far more."""
+
+    def __init__(self, seed: int):
+        self.random = self.numbers(seed).__next__  # the next one
+
+    @staticmethod
+    def numbers(seed: int) -> Iterator[float]:
+        """Its uniform numbers in [0, 1), without end."""
+        generator = np.random.default_rng(seed)
+        while True:
+            yield from generator.random(100).tolist()
+
+
 class RandomSource:
     """The only randomness of the package: a seeded stream of uniform numbers.
 
@@ -86,7 +99,7 @@ class RandomSource:
     def __init__(self, seed: int, uniforms=None):
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed is {seed!r}; it must be a whole number from 0")
-        self._uniforms = uniforms or np.random.default_rng(seed)
+        self._uniforms = uniforms or Uniforms(seed)
 
     def bernoulli(self, probability: float) -> bool:
         """True with `probability`: u < probability, never at 0 and always at 1.
@@ -97,11 +110,14 @@ class RandomSource:
             raise ValueError(f"probability is {probability}; it must be in [0, 1]")
         return bool(self._uniforms.random() < probability)
 
-    def categorical(self, probs: Tensor | np.ndarray) -> int:
+    def categorical(self, probs: Tensor | np.ndarray | Table, row: int | None = None) -> int:
         """A token drawn from probs (V,): the inverse CDF of u. Never one of probability 0.
 
-        Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
+        Or from a row of a Table. Raises ValueError unless probs are non-negative and sum to 1
+        within 1e-6.
         """
+        if row is not None:
+            return probs.draw(row, self._uniforms.random())
         cdf = cumulative(probs)
         u = self._uniforms.random() * cdf[-1]  # cdf[-1] is 1 but for rounding
         return bisect.bisect_right(cdf, u)
@@ -134,7 +150,7 @@ class RowMemory:
 SUMS = RowMemory()  # the running sums of rows of tables
 
 
-def cumulative(probs: Tensor | np.ndarray) -> np.ndarray | array:
+def cumulative(probs: Tensor | np.ndarray) -> np.ndarray | memoryview:
     """The running sums of probs (V,). Raises ValueError if they are no probabilities."""
     cdf = SUMS.recall(probs)
     if cdf is None:
@@ -145,16 +161,44 @@ def cumulative(probs: Tensor | np.ndarray) -> np.ndarray | array:
     return cdf
 
 
+class Table:
+    """A draft's table (N, V), whose running sums are made once, to draw from it by a row's number.
+
+    That is sooner done than to look for a row's tensor, and for what is remembered of it, each in
+    another corner of the memory. `version` is the table's: it changes with the table, the sums do
+    not. Raises ValueError if a row is no distribution.
+    """
+
+    def __init__(self, probs: Tensor):
+        check_probabilities(probs)
+        self.probs, self.vocab_size = probs, probs.shape[-1]
+        self.version = 0 if probs.is_inference() else probs._version
+        # Of all rows, one after another: bisect reads them faster than an ndarray.
+        self.sums = memoryview(probs.numpy().cumsum(axis=-1).ravel())
+
+    def draw(self, row: int, u: float) -> int:
+        """What RandomSource.categorical makes of a row (V,) and u."""
+        start = row * self.vocab_size
+        stop = start + self.vocab_size
+        return bisect.bisect_right(self.sums, u * self.sums[stop - 1], start, stop) - start
+
+    def __getitem__(self, row: int) -> Tensor:
+        return self.probs[row]  # (V,)
+
+    def rows(self) -> list[Tensor]:
+        """Its rows (V,), whose running sums are remembered: to draw from them by themselves."""
+        rows, V = list(self.probs.unbind()), self.vocab_size
+        for i, row in enumerate(rows):
+            SUMS.remember(row, self.sums[i * V : (i + 1) * V])
+        return rows
+
+
 def table_rows(table: Tensor) -> list[Tensor]:
     """The rows of a draft's table (N, V), whose running sums are made once and remembered.
 
     Raises ValueError if a row is no distribution.
     """
-    check_probabilities(table)
-    rows = list(table.unbind())
-    for row, cdf in zip(rows, table.numpy().cumsum(axis=-1), strict=True):
-        SUMS.remember(row, array("d", cdf.tobytes()))  # bisect reads it faster than an ndarray
-    return rows
+    return Table(table).rows()
 
 
 def check_probabilities(probs: Tensor | np.ndarray) -> None:

@@ -35,8 +35,11 @@ def draft_tokens(
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
     probabilities as it is to the target's logits: the claimed q is the sampled q. `more(q, n)`, if
     given, is asked before each draw, after n tokens have been drawn, whether to draw from q at all.
-    It never sees the token.
+    It never sees the token. A draft may have a `chain`, which does the same sooner where q is taken
+    as it is.
     """
+    if more is None and sampling == Sampling() and hasattr(draft, "chain"):
+        return draft.chain(context, K, rng)
     tokens, draft_probs = list(context), []
     for n in range(K):
         q = sampling.of_probs(draft.get_probs(tokens))  # (V,)

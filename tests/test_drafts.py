@@ -13,6 +13,7 @@ from nanogpt.data import DATA_DIR, CharTokenizer, load_corpus, train_val_split
 from nanogpt.drafts import BEST, DRAFTS, ngram, transformer
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.drafts.ngram import (
+    NGramAutomaton,
     NGramDraft,
     answering,
     count_ngrams,
@@ -23,7 +24,7 @@ from nanogpt.drafts.ngram import (
 from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_start
 from nanogpt.generate import autoregressive_generate
 from nanogpt.sampling import SUMS, RandomSource, Sampling
-from nanogpt.speculative import speculative_generate
+from nanogpt.speculative import draft_tokens, speculative_generate
 from nanogpt.toys import SelfDraft, random_draft, toy_target
 from nanogpt.train import distil, make_optimizer
 
@@ -35,6 +36,7 @@ def some_text(V, n=400, seed=0):
 
 MAKERS = {
     "counts": lambda V: count_ngrams(some_text(V), V, order=3),
+    "automaton": lambda V: counted_automaton(V),
     "lookup": PromptLookupDraft,
     "suffix": SuffixDraft,
     "mixed": lambda V: SuffixDraft(V, least=3, otherwise=random_draft(V)),
@@ -96,6 +98,40 @@ def test_more_smoothing_leaves_more_to_the_shorter_context():
     text = torch.tensor([0, 1, 0, 1, 0, 1, 2, 2, 2])
     sharp, soft = (count_ngrams(text, 3, 1, smoothing).get_probs([0]) for smoothing in (0.1, 10))
     assert sharp[1] > soft[1]
+
+
+def counted_automaton(V, n=400, order=3):
+    """The tree of count_ngrams, followed forwards."""
+    draft = count_ngrams(some_text(V, n), V, order)
+    return NGramAutomaton(*map(np.array, some_tree(V, n, order)), draft.table)
+
+
+@pytest.mark.parametrize("order", [0, 1, 3, 5])
+def test_a_chain_is_what_one_guess_after_another_makes(order):
+    """The same tokens and q, bit by bit, after any context; K = 0 makes none."""
+    draft = counted_automaton(4, 200, order)
+    rng = np.random.default_rng(0)
+    for seed in range(300):
+        context = rng.integers(4, size=seed % 12).tolist()
+        request = context, seed % 9, Sampling()
+        one = draft_tokens(draft, *request, RandomSource(seed))
+        other = draft_tokens(draft, *request, RandomSource(seed), more=lambda q, n: True)
+        assert one[0] == other[0] and torch.equal(one[1], other[1]), context
+        assert one[1].shape == (seed % 9, 4) and one[1].dtype == torch.float64
+
+
+def test_a_chain_is_drawn_from_a_changed_table_as_it_is_now():
+    draft = counted_automaton(4)
+    draft.rows[0][:], draft.get_probs([1, 2])[:] = (torch.eye(4).double()[i] for i in (1, 3))
+    candidates, q = draft_tokens(draft, [1, 2], 3, Sampling(), RandomSource(0))
+    assert candidates[0] == 3 and q[0].tolist() == [0, 0, 0, 1]
+
+
+def test_a_tree_that_is_made_in_inference_mode_is_no_other():
+    with torch.inference_mode():
+        draft = counted_automaton(4)
+    made = draft_tokens(draft, [1], 5, Sampling(), RandomSource(1))
+    assert made[0] == draft_tokens(counted_automaton(4), [1], 5, Sampling(), RandomSource(1))[0]
 
 
 def test_an_order_that_does_not_fit_is_refused():

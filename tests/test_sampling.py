@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.sampling import SUMS, RandomSource, RowMemory, Sampling, cumulative, table_rows
+from nanogpt.sampling import (
+    SUMS,
+    RandomSource,
+    RowMemory,
+    Sampling,
+    Table,
+    cumulative,
+    table_rows,
+)
 
 LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
 
@@ -78,6 +86,21 @@ def test_top_p_counts_within_what_top_k_left():
 def test_top_p_1_keeps_the_faintest_token():
     logits = torch.linspace(0, -60, 65)
     assert (probs(logits, top_p=1.0) > 0).all()
+
+
+def test_the_uniform_numbers_are_pcg64s_own():
+    """Fetched by the hundred, they are those that come one by one."""
+    mine, numpys = RandomSource(3)._uniforms, np.random.default_rng(3)
+    assert [mine.random() for _ in range(301)] == [numpys.random() for _ in range(301)]
+
+
+def test_a_row_of_a_table_is_drawn_from_as_the_row_by_itself():
+    rows = torch.softmax(torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).double(), -1)
+    one, other, table = RandomSource(1), RandomSource(1), Table(rows)
+    for i in range(500):
+        assert one.categorical(table, i % 5) == other.categorical(rows[i % 5].clone())
+    with pytest.raises(ValueError, match="sum to 1"):
+        Table(rows * 2)
 
 
 def test_the_same_seed_gives_the_same_choices():

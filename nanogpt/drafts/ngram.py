@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.sampling import table_rows
+from nanogpt.sampling import RandomSource, Table
 
 DISTILLED = DATA_DIR / "checkpoints" / "ngram.safetensors"
 
@@ -53,6 +53,76 @@ class NGramDraft:
                 q = self.table[i].double()
                 self.rows[i] = q / q.sum()  # to float64's last bit: the claimed q is the drawn q
         return self.rows[i]
+
+
+class NGramAutomaton(NGramDraft):
+    """The same guesses, many in a row: it follows the text forwards, one look-up a token.
+
+    parents, tokens (N,): in the order of `link`; table (N, V), whose rows become float64 at once.
+    Raises ValueError if a row is no distribution.
+    """
+
+    def __init__(self, parents: np.ndarray, tokens: np.ndarray, table: Tensor):
+        with torch.inference_mode(False):  # what is made in inference mode cannot be remembered
+            table = table.double()
+            table = table / table.sum(dim=-1, keepdim=True)
+        super().__init__(parents, tokens, table)
+        self.ready = Table(table)
+        self.rows = self.ready.rows()
+        after, nodes, self.order = automaton(parents, tokens, self.vocab_size)
+        self.after, self.nodes = memoryview(after), memoryview(nodes)
+
+    def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
+        """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from."""
+        if self.ready.version != self.table._version:  # somebody changed a row
+            self.ready = Table(self.table)
+        after, nodes, ready = self.after, self.nodes, self.ready
+        candidates, rows, state = [], [], 0
+        for token in context[-self.order :]:
+            state = after[state, token]
+        for _ in range(K):
+            row = nodes[state]
+            token = rng.categorical(ready, row)
+            state = after[state, token]
+            candidates.append(token)
+            rows.append(row)
+        q = self.table.numpy().take(np.array(rows, dtype=int), axis=0)  # a copy
+        return candidates, torch.from_numpy(q)
+
+
+def automaton(
+    parents: np.ndarray, tokens: np.ndarray, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The tree's contexts as states, to follow a text through (Aho and Corasick 1975).
+
+    Returns after (S, V), the state that each token leads to from each; nodes (S,), the node that
+    answers there; and the tree's order: so many tokens lead from state 0, the empty context, to the
+    right state. A state is the longest known end of the text. Known are the contexts, and their
+    beginnings, so that what was known before a token is all that is needed after it.
+    parents, tokens (N,): in the order of `link`.
+    """
+    numbers, levels, first = np.zeros(len(parents), dtype=int), [slice(0, 1)], 1
+    while first < len(parents):  # as in context_keys, the newest token first
+        level = slice(first, int(np.searchsorted(parents, first)))
+        numbers[level] = numbers[parents[level]] * vocab_size + tokens[level]
+        levels.append(level)
+        first = level.stop
+    known = [numbers[level] for level in levels]
+    for n in range(len(known) - 1, 0, -1):  # without the newest token
+        known[n - 1] = np.union1d(known[n - 1], known[n] % vocab_size ** (n - 1))
+
+    firsts = np.cumsum([0, *map(len, known)])
+    after = np.zeros((firsts[-1], vocab_size), dtype=np.int32)
+    nodes = np.zeros(firsts[-1], dtype=np.int32)
+    for n, level in enumerate(levels):
+        mine = firsts[n] + np.arange(len(known[n]))
+        if n > 0:  # what is not known after all tokens is as it is without the oldest one
+            newest, rest = np.divmod(known[n], vocab_size ** (n - 1))
+            after[firsts[n - 1] + np.searchsorted(known[n - 1], rest), newest] = mine
+            shorter = firsts[n - 1] + np.searchsorted(known[n - 1], known[n] // vocab_size)
+            after[mine], nodes[mine] = after[shorter], nodes[shorter]
+        nodes[firsts[n] + np.searchsorted(known[n], numbers[level])] = np.r_[level]
+    return after, nodes, len(levels) - 1
 
 
 def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
@@ -289,11 +359,8 @@ def load(path: Path = DISTILLED) -> NGramDraft:
     used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
     backoff = np.maximum(1 - used, 0)
     table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
-    table = table.double()
     with no_garbage_collection():  # it would search the new objects again and again
-        draft = NGramDraft(parents, tokens, table / table.sum(dim=-1, keepdim=True))
-        draft.rows = table_rows(draft.table)  # all at once
-    return draft
+        return NGramAutomaton(parents, tokens, table)
 
 
 @contextlib.contextmanager
