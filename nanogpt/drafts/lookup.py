@@ -150,7 +150,8 @@ class LookaheadDraft:
     Row 0 of the window continues the text; below each of its tokens hangs a column of N - 2 more,
     each what a former pass said after the one above. What this pass says after the last row makes
     W n-grams, which go to the pool. The window and the pool's n-grams after the current token are
-    one tree, where equal beginnings are one path; all of it may be accepted.
+    one tree, where equal beginnings are one path; all of it may be accepted. (The authors' code
+    fills its window row by row, from random tokens of the prompt, and verifies the n-grams alone.)
     Raises ValueError unless W >= 1, N >= 2 and G >= 0.
     """
 
@@ -162,7 +163,7 @@ class LookaheadDraft:
         self.windows: WeakKeyDictionary[Text, Window] = WeakKeyDictionary()
 
     def window_of(self, text: Text) -> Window:
-        """The text's window; a new text's is filled with its own last tokens, and its pool empty."""
+        """The text's window; a new one holds the text's last tokens, and an empty pool."""
         if text not in self.windows:
             size = self.W * (self.N - 1)
             fill = (text.tokens * size)[-size:]
