@@ -15,22 +15,27 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nanogpt import tree
+from nanogpt import checkpoint, tree
 from nanogpt.cache import cache_length
+from nanogpt.drafts import eagle
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual
 from nanogpt.toys import (
+    SecondBest,
     SelfDraft,
     TableDraft,
     Watched,
     WorstDraft,
     Zeros,
     context_start,
+    deep_toy,
     random_draft,
+    random_head,
     toy_target,
 )
 
@@ -80,6 +85,30 @@ def tree_decoder(
         rule = accept or module.accept_tree
         return module.tree_generate(
             target, grown, prompt_tokens, max_new_tokens, rule, sampling, rng, **kwargs
+        )
+
+    return generate
+
+
+def eagle_decoder(module=eagle, loop=tree) -> Decoder:
+    """`tree_generate` with an EagleDraft of K guesses, and speculative_generate's arguments.
+
+    The draft given is an EagleHead; in place of any other, there is a random one, on the hidden
+    states. module, loop: where the draft and tree_generate come from.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        head = draft if hasattr(draft, "unrolled") else random_head(target, cls=module.EagleHead)
+        return loop.tree_generate(
+            target,
+            module.EagleDraft(target, head, K),
+            prompt_tokens,
+            max_new_tokens,
+            sampling=sampling,
+            rng=rng,
+            **kwargs,
         )
 
     return generate
@@ -421,6 +450,90 @@ def check_rounds(generate: Decoder) -> None:
     check_frequencies(generate, length=4, V=2)
 
 
+@torch.no_grad()
+def forced_q(
+    head: eagle.EagleHead,
+    target: GPTLanguageModel,
+    known: Sequence[int],
+    guessed: Sequence[int],
+    sampling: Sampling = Sampling(),
+) -> Tensor:
+    """The head's q (V,) of the guess after `guessed`, teacher-forced: without a draft or a cache.
+
+    known: the tokens of the target's cache and the current one. The head reads all their pairs at
+    once, with the target's true features from a pass of its own; then, in place of those of the
+    guesses, its own outputs.
+    """
+    cached = torch.tensor([known[:-1]], device=target.device)
+    features, _ = head.share(target).features_of(target, cached)
+    tokens = torch.tensor([[*known[1:], *guessed]], device=target.device)
+    features = torch.nn.functional.pad(features, (0, 0, 0, len(guessed)))  # never read
+    out = head.unrolled(features, tokens, 1 + len(guessed))[-1]
+    return sampling.probs(head.logits(out[0, -1]))
+
+
+def check_incremental(generate: Decoder, n: int = 40, K: int = 3) -> None:
+    """What an EAGLE draft makes round by round is what its head makes of the true features at once.
+
+    After any rejection, after full acceptance and over restarts; on the hidden states and on three
+    streams. generate: an `eagle_decoder`. Nothing else sees it: the output stays the target's own.
+    """
+    target, _ = deep_toy()
+    for layers in (None, (1, 2, 3)):
+        head, text = random_head(target, layers), [0, 1, 2]
+        made = generate(target, head, text, n, K, Sampling(), RandomSource(1))
+        for i, r in enumerate(made.rounds):
+            known = text[-1 - r.cache_len :]
+            for j, q in enumerate(r.draft_probs):
+                right = forced_q(head, target, known, r.candidates[:j])
+                off = float((q - right).abs().max())
+                assert off < 1e-9, (
+                    f"round {i}, guess {j + 1}, with {r.cache_len} tokens cached and "
+                    f"{'layers ' + str(layers) if layers else 'hidden states'}: q is off by "
+                    f"{off:.1e} from what the head makes of the target's true features"
+                )
+            text = text + r.emitted
+
+
+def check_alpha(generate: Decoder, n: int = 300, K: int = 3) -> None:
+    """The shipped EAGLE-3 head's guesses are accepted as often as its file says, on the target.
+
+    generate: an `eagle_decoder`. It sees what costs many guesses, not what costs a few: its band is
+    four standard errors wide.
+    """
+    target, tokenizer = checkpoint.load()
+    head, facts = eagle.load(eagle.EAGLE3), checkpoint.read_header(eagle.EAGLE3)["facts"]
+    prompt, rng = tokenizer.encode("ROMEO:"), RandomSource(5)
+    made = generate(FusedLanguageModel(target), head, prompt, n, K, Sampling(), rng)
+    expected = variance = 0.0
+    for r in made.rounds:
+        for alpha, _ in facts["alpha"][: r.n_examined]:
+            expected, variance = expected + alpha, variance + alpha * (1 - alpha)
+    accepted = sum(r.n_accepted for r in made.rounds)
+    assert abs(accepted - expected) <= 4 * variance**0.5, (
+        f"{accepted} guesses were accepted where the head's own α says {expected:.1f} "
+        f"± {variance**0.5:.1f}"
+    )
+
+
+def check_second_siblings(generate: Decoder, n: int = 24) -> None:
+    """Where every second sibling is right, a greedy round accepts one of each depth.
+
+    α is known here: it is 1. generate: `tree_decoder("fixed", (2, 2))`. A tree that is verified as
+    something else gives the right text, more slowly.
+    """
+    target = toy_target(7, 8)
+    made = generate(target, SecondBest(target, 2), [0, 1], n, 2, Sampling(0), RandomSource(1))
+    left = n
+    for i, r in enumerate(made.rounds):
+        right = min(2, left - 1, 7 - r.cache_len)
+        assert r.n_accepted == right, (
+            f"round {i} accepts {r.n_accepted} of {len(r.candidates)} nodes, where one of each of "
+            f"{right} depths is the target's own choice"
+        )
+        left -= len(r.emitted)
+
+
 CHECKS: dict[str, Callable[[Decoder], None]] = {
     "exact": check_lossless,
     "frequencies": check_frequencies,
@@ -436,4 +549,9 @@ TREE_CHECKS = CHECKS | {  # of trees, and of chains as well
     "acceptance": check_siblings,
     "nodes": check_nodes,
     "rounds": check_rounds,
+}
+SLOW_CHECKS = TREE_CHECKS | {  # of drafts and trees that read features: what no output shows
+    "incremental": check_incremental,
+    "alpha": check_alpha,
+    "second": check_second_siblings,
 }

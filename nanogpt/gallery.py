@@ -3,7 +3,7 @@
 A bug is a piece of the package's source and what stands there instead. `mutant(bug)` serves the
 whole package a second time, under another name and with that one edit, and returns its decoder; if
 the code changes so that an edit no longer fits, that is an error. Chapter 08 shows the first 32,
-bugs of chains; chapter 17 those of trees and blocks.
+bugs of chains; chapter 17 those of trees and blocks; chapter 19 those of drafts that read features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch import nn
 
-from nanogpt.checks import Decoder, tree_decoder
+from nanogpt.checks import Decoder, eagle_decoder, tree_decoder
 from nanogpt.sampling import Sampling
 from nanogpt.toys import Watched
 
@@ -33,7 +33,8 @@ class Bug:
 
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
-    has the bug: of a "chain", a "block", or a tree with siblings "with", "without" or "fixed".
+    has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", or an
+    "eagle" chain.
     """
 
     number: int
@@ -249,6 +250,37 @@ BUGS = [
         "            noise = self.noise = self._uniforms.random()\n"
         "        u = noise * cdf[-1]",
         "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)"),
+    Bug(47, "the features come from one block lower", "slow", "model",
+        "streams[layer - 1] for", "streams[layer - 2] for",
+        "incremental", "vllm-project/vllm#43671; sgl-project/sglang#32334", decoder="eagle"),
+    Bug(48, "a feature is paired with its own token instead of the next", "slow", "drafts/eagle",
+        "text.tokens[known - P :]", "text.tokens[known - P - 1 : -1]",
+        "incremental", decoder="eagle"),
+    Bug(49, "feature and embedding side by side in the other order than in training", "slow",
+        "drafts/eagle", "[token, self.norm_feature(feature)]",
+        "[self.norm_feature(feature), token]",
+        "incremental", "ml-explore/mlx-lm#1469; sgl-project/sglang#6423", decoder="eagle"),
+    Bug(50, "what the draft made of its own features stays where guesses were accepted", "slow",
+        "drafts/eagle", "            out, past = self.head(out, token, past)\n",
+        "            out, past = self.head(out, token, past)\n"
+        "            self.past, self.true = past, past.shape[3]\n",
+        "incremental", "vllm-project/vllm#14649", decoder="eagle"),
+    Bug(51, "the draft's cache lacks the last guess where all were accepted", "slow",
+        "drafts/eagle", "        self.past, self.true = past, P\n",
+        "        self.past, self.true = past, P\n"
+        "        if text.rounds and text.rounds[-1].n_accepted == self.K:\n"
+        "            past[..., P - 2, :] = 0  # its slot was never written\n",
+        "incremental", "Kangaroo's adapter", decoder="eagle"),
+    Bug(52, "the draft's cache is not filled from the prompt", "slow", "drafts/eagle",
+        "of, self.head.empty(), 0\n",
+        "of, F.pad(self.head.empty(), (0, 0, P - 1, 0)), P - 1\n",
+        "incremental", "ml-explore/mlx-lm#990; ikawrakow/ik_llama.cpp#1757", decoder="eagle"),
+    Bug(53, "a tree is verified as a chain: each node after the one before it", "slow", "tree",
+        "        tree = draft.propose(text, text.room, sampling, rng)\n",
+        "        tree = draft.propose(text, text.room, sampling, rng)\n"
+        "        n = min(len(tree.tokens), text.room)\n"
+        "        tree = Tree(tree.tokens[:n], list(range(-1, n - 1)), tree.q[:n])\n",
+        "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed"),
 ]  # fmt: skip
 
 
@@ -295,7 +327,7 @@ def served(bug: Bug) -> dict:
     finder = Edited(bug)
     sys.meta_path.insert(0, finder)
     try:
-        for name in ("speculative", "tree", "drafts"):  # and what they import
+        for name in ("speculative", "tree", "drafts.eagle"):  # and what they import
             importlib.import_module(f"{SECOND}.{name}")
     finally:
         sys.meta_path.remove(finder)
@@ -333,6 +365,7 @@ def mutant(bug: Bug) -> Decoder:
     decode = {  # by the bug's decoder; the others are trees
         "chain": speculate,
         "block": functools.partial(speculate, accept=modules[f"{SECOND}.rules"].accept_blockwise),
+        "eagle": eagle_decoder(modules[f"{SECOND}.drafts.eagle"], modules[f"{SECOND}.tree"]),
     }.get(bug.decoder)
     if decode is None:
         widths = (2, 2) if bug.decoder == "fixed" else (2, 1)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from nanogpt.drafts.eagle import EagleHead
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import table_rows
 
@@ -34,6 +35,15 @@ def deep_toy(layers: int = 3) -> tuple[GPTLanguageModel, nn.Module]:
     for linear in (model.requires_grad_(False).lm_head, head.requires_grad_(False)[1]):
         linear.weight *= 0.4  # no token is nearly certain
     return model, head
+
+
+def random_head(target: GPTLanguageModel, layers=None, seed: int = 0, cls=EagleHead):
+    """An EagleHead for a toy, in float64, with large random weights: all that it reads matters."""
+    head = cls(target.config, layers).double().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for p in head.parameters():
+        nn.init.normal_(p, generator=generator)
+    return head.share(target)
 
 
 class TableDraft:
@@ -87,6 +97,17 @@ class WorstDraft(SelfDraft):
         """q (V,): 1 for the token that the target likes least."""
         logits = self.logits(context)
         return nn.functional.one_hot(logits.argmin(), len(logits)).double()
+
+
+class SecondBest(SelfDraft):
+    """A draft whose best guess is the target's last choice, and whose second is its first."""
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,): on two tokens, the target's least and most likely."""
+        logits = self.logits(context)
+        q = torch.zeros(len(logits), dtype=torch.float64)
+        q[logits.argmin()], q[logits.argmax()] = 0.6, 0.4
+        return q
 
 
 class Watched:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nanogpt.checks import CHECKS, TREE_CHECKS, decoder, tree_decoder
+from nanogpt.checks import CHECKS, SLOW_CHECKS, TREE_CHECKS, decoder, eagle_decoder, tree_decoder
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.gallery import BUGS, edited, mutant
@@ -32,11 +32,14 @@ CASES = [(name, check) for name in DECODERS for check in TREE_CHECKS]
 CASES.remove(("block", "acceptance"))  # a block keeps more than Σ min(p, q)
 CASES += [("chain", check) for check in TREE_CHECKS if check not in CHECKS or check == "acceptance"]
 DECODERS["chain"] = speculative_generate
+DECODERS["eagle"] = eagle_decoder()
+CASES += [("eagle", check) for check in TREE_CHECKS if check != "draft"]  # it has no get_probs
+CASES += [("eagle", "incremental"), ("eagle", "alpha"), ("fixed", "second")]
 
 
 @pytest.mark.parametrize(("name", "check"), CASES)
 def test_the_correct_trees_and_blocks_pass(name, check):
-    TREE_CHECKS[check](DECODERS[name])
+    SLOW_CHECKS[check](DECODERS[name])
 
 
 def test_the_checks_of_trees_come_through_a_second_sibling():
@@ -50,15 +53,25 @@ def test_the_checks_of_trees_come_through_a_second_sibling():
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.number}-{bug.caught_by}")
 def test_a_bug_is_caught_by_its_check(bug):
     with pytest.raises(AssertionError) as caught:
-        TREE_CHECKS[bug.caught_by](mutant(bug))
+        SLOW_CHECKS[bug.caught_by](mutant(bug))
     assert str(caught.value), "the check says what is wrong"
 
 
-@pytest.mark.parametrize("decoder_of", ["block", "with", "without", "fixed"])
+@pytest.mark.parametrize("bug", BUGS[46:49], ids=lambda bug: bug.number)
+def test_a_bug_that_costs_many_guesses_shows_in_alpha(bug):
+    """The next three cost few, if any, on a head as small as ours."""
+    with pytest.raises(AssertionError, match="own α says"):
+        SLOW_CHECKS["alpha"](mutant(bug))
+
+
+@pytest.mark.parametrize("decoder_of", ["block", "with", "without", "fixed", "eagle"])
 def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
     same = dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=decoder_of)
     for check in ("greedy", "cache", "nodes", "accounting"):
         TREE_CHECKS[check](mutant(same))
+    own = {"eagle": "incremental", "fixed": "second"}.get(decoder_of)
+    if own:
+        SLOW_CHECKS[own](mutant(same))
 
 
 def test_the_draft_check_sees_a_wrong_entry_that_only_full_acceptance_makes():
@@ -105,9 +118,9 @@ def test_an_unedited_mutant_is_the_correct_decoder():
         check(mutant(same))
 
 
-def test_the_gallery_has_46_different_bugs():
-    assert [bug.number for bug in BUGS] == [*range(1, 47)]
-    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 46
+def test_the_gallery_has_53_different_bugs():
+    assert [bug.number for bug in BUGS] == [*range(1, 54)]
+    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 53
     assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
 

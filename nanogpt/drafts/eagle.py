@@ -1,0 +1,350 @@
+"""Drafts that carry the target's own features on: EAGLE, its trees, and EAGLE-3.
+
+A head of one block reads the feature of each token and the token that came after it, and gives the
+feature of that one: the target's `lm_head` makes a q of it (Li et al. 2024, arXiv 2401.15077).
+Its next guess starts from its own feature, until the target has read the tokens and has true ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nanogpt import checkpoint
+from nanogpt.data import DATA_DIR, CharTokenizer
+from nanogpt.generate import Text, Tree
+from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask, side_by_side, tree_mask
+from nanogpt.sampling import RandomSource, Sampling
+
+EAGLE = DATA_DIR / "checkpoints" / "eagle.safetensors"
+EAGLE3 = DATA_DIR / "checkpoints" / "eagle3.safetensors"
+MTP = DATA_DIR / "checkpoints" / "mtp.safetensors"
+
+
+class EagleHead(nn.Module):
+    """One block that reads pairs, a feature and the token after it, and gives the next feature.
+
+    layers: None for EAGLE, whose feature is the target's hidden state after `ln_f`; for EAGLE-3 two
+    or more of the target's blocks, from 1, whose streams stand side by side, and are mixed into one
+    feature first (Li et al. 2025, arXiv 2503.01840). norms: RMSNorm for feature and embedding
+    before they meet, as in DeepSeek-V3's multi-token prediction. With either, a LayerNorm of the
+    head's own stands before the lm_head, and what is read next is the output before it.
+    The embeddings and the lm_head are the target's (`share`); they are no weights of the head.
+    Raises ValueError for one layer, or one that is none of the target's.
+    """
+
+    def __init__(self, config: GPTConfig, layers: Sequence[int] | None = None, norms: bool = False):
+        super().__init__()
+        C, L = config.n_embd, config.n_layer
+        if layers is not None and not (len(layers) > 1 and all(1 <= x <= L for x in layers)):
+            raise ValueError(
+                f"layers is {layers}; give two or more of the target's blocks, 1 … {L}, "
+                "or None for its hidden states"
+            )
+        self.config, self.layers, self.shared = config, layers, ()
+        self.mix = nn.Linear(len(layers) * C, C) if layers else nn.Identity()
+        self.norm_feature = nn.RMSNorm(C) if norms else nn.Identity()
+        self.norm_token = nn.RMSNorm(C) if norms else nn.Identity()
+        self.fc = nn.Linear(2 * C, C)
+        self.ln1, self.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv = nn.Linear(C, 3 * C, bias=False)  # of all heads, in one product
+        self.proj = nn.Linear(C, C)
+        self.ffwd = nn.Sequential(nn.Linear(C, 4 * C), nn.ReLU(), nn.Linear(4 * C, C))
+        self.ln_f = nn.LayerNorm(C) if layers or norms else nn.Identity()
+        for linear in (self.qkv, self.proj, *self.ffwd[::2]):  # as the target's own begin
+            nn.init.normal_(linear.weight, std=0.1)
+
+    def share(self, target: GPTLanguageModel) -> EagleHead:
+        """Read with this target's embeddings, and guess with its lm_head; returns the head.
+
+        To be called before anything else; the draft and the training do.
+        Raises ValueError if the target has another width.
+        """
+        own, its = self.config.n_embd, target.config.n_embd
+        if own != its:
+            raise ValueError(
+                f"the head is {own} wide (n_embd), the target {its}; use one made for it"
+            )
+        # In a tuple, modules are no part of this one: neither trained nor saved with it.
+        self.shared = target.token_embedding_table, target.lm_head
+        return self
+
+    def empty(self, B: int = 1) -> Tensor:
+        """The cache of no pair: (2, B, n_head, 0, hs)."""
+        n_head = self.config.n_head
+        return self.fc.weight.new_zeros(2, B, n_head, 0, self.config.n_embd // n_head)
+
+    def forward(
+        self,
+        features: Tensor,
+        tokens: Tensor,
+        past: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """features (B, T, F), tokens (B, T) -> outputs (B, T, C), and the cache with T pairs more.
+
+        features[t] is of token t and tokens[t] is the one AFTER it; F is the target's (n C with
+        `layers`), or C for what the head has put out itself. past (2, B, n_head, P, hs): keys and
+        values of P pairs. mask (T, P+T) bool, True = may attend, causal by default. No positions
+        are added: the features know theirs, and with them α came out the same (.73 both).
+        """
+        (B, T), C = tokens.shape, self.config.n_embd
+        past = self.empty(B) if past is None else past
+        P = past.shape[3]
+        if mask is None and T > 1:  # a single pair may see all
+            mask = causal_mask(T, P, tokens.device)
+        table, _ = self.shared
+        token = self.norm_token(table(tokens))
+        feature = self.mix(features) if features.shape[-1] > C else features
+        x = self.fc(torch.cat([token, self.norm_feature(feature)], dim=-1))  # (B, T, C)
+
+        qkv = self.qkv(self.ln1(x)).view(B, T, 3, self.config.n_head, -1).permute(2, 0, 3, 1, 4)
+        new_past = torch.cat([past, qkv[1:]], dim=3)  # (2, B, n_head, P+T, hs)
+        attended = F.scaled_dot_product_attention(qkv[0], *new_past, attn_mask=mask)
+        x = x + self.proj(attended.transpose(1, 2).reshape(B, T, C))
+        return x + self.ffwd(self.ln2(x)), new_past
+
+    def features_of(self, target: GPTLanguageModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What the head reads of tokens (B, T), (B, T, F), and their hidden states (B, T, C)."""
+        streams, _ = target.states(tokens)
+        hidden = target.ln_f(streams[-1])
+        return side_by_side(streams, self.layers) if self.layers else hidden, hidden
+
+    def logits(self, out: Tensor) -> Tensor:
+        """Outputs (..., C) -> the target's lm_head of them, (..., V)."""
+        return self.shared[1](self.ln_f(out))
+
+    def unrolled(self, features: Tensor, tokens: Tensor, steps: int) -> list[Tensor]:
+        """The outputs (B, T, C) of `steps` steps in a row, teacher-forced; EAGLE-3 trains on them.
+
+        features (B, T, F), tokens (B, T) as in forward. Step 0 reads the features. At place i, step
+        s reads what step s-1 put out at i-1 in place of the feature, and sees what that one saw,
+        and itself: the true pairs up to i-s, then one entry of each step. So does a draft that has
+        guessed s tokens. The first s places of step s mean nothing.
+        """
+        T, outs = tokens.shape[1], []
+        past, mask = None, causal_mask(T, device=tokens.device)
+        itself = torch.eye(T, dtype=torch.bool, device=tokens.device)
+        for _ in range(steps):
+            out, past = self(features, tokens, past, mask)
+            outs.append(out)
+            features, mask = out.roll(1, 1), torch.cat([mask.roll(1, 0), itself], dim=1)
+        return outs
+
+
+class EagleDraft:
+    """Guesses a chain of up to K tokens, each drawn from the head's q after those before it.
+
+    Once a token is cached by the target, the head reads its true feature, all new ones in one pass,
+    and their entries stay. What it read of its own features is forgotten after each round.
+    Raises ValueError for K < 1.
+    """
+
+    def __init__(self, target: GPTLanguageModel, head: EagleHead, K: int = 3):
+        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
+            raise ValueError(f"K is {K!r}; it must be a whole number from 1")
+        self.head, self.K, self.layers = head.share(target), K, head.layers
+        self.vocab_size, self.device = target.config.vocab_size, target.device
+        self.of, self.past, self.true = None, head.empty(), 0
+
+    @torch.no_grad()
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """Up to min(K, most) guesses, q (N, V); none where no token has been read yet."""
+        if text.hidden is None or most < 1:
+            return Tree([], [], torch.empty(0, self.vocab_size).double())
+        out, past = self.read(text)
+        return self.guess(out, past, min(self.K, most), sampling, rng)
+
+    def read(self, text: Text) -> tuple[Tensor, Tensor]:
+        """The output of the last true pair (1, 1, C), and the cache of all P pairs.
+
+        They are (feature of the first token, second token) … (feature of the last cached token,
+        current token). Only those not read before are read, in one pass.
+        """
+        P, of = len(text.hidden), (weakref.ref(text), text.prefills)
+        if self.of != of:  # another text, or a restart: new positions, so new features
+            self.of, self.past, self.true = of, self.head.empty(), 0
+        known = min(self.true, P - 1)  # the last pair is always read: a guess starts from it
+        tokens = torch.tensor([text.tokens[known - P :]], device=self.device)
+        out, past = self.head(text.hidden[None, known:], tokens, self.past[..., :known, :])
+        self.past, self.true = past, P
+        return out[:, -1:], past
+
+    def guess(
+        self, out: Tensor, past: Tensor, K: int, sampling: Sampling, rng: RandomSource
+    ) -> Tree:
+        """A chain of K tokens, after the output (1, 1, C) of the last of the pairs in `past`."""
+        tokens, rows = [], []
+        while True:
+            q = sampling.probs(self.head.logits(out).view(-1))  # (V,)
+            tokens.append(rng.categorical(q))
+            rows.append(q)
+            if len(tokens) == K:
+                return Tree(tokens, list(range(-1, K - 1)), torch.stack(rows))
+            token = torch.tensor([tokens[-1:]], device=self.device)
+            # Its own output in place of a feature; the entry is in `past` and not in self.past.
+            out, past = self.head(out, token, past)
+
+
+class EagleTree(EagleDraft):
+    """Guesses a tree that is wide where the head is unsure, as EAGLE-2 does.
+
+    A node's value is the product of the head's q on its path: how likely the target is to come that
+    way, as far as the head knows (Li et al. 2024, arXiv 2406.16858). At each of K depths, the k
+    most valuable nodes of the last one get their k likeliest tokens as children. Of all, the
+    `nodes` most valuable are verified. Nothing is drawn, so q is one-hot.
+    Raises ValueError for k, K or nodes below 1.
+    """
+
+    def __init__(
+        self, target: GPTLanguageModel, head: EagleHead, k: int = 4, K: int = 4, nodes: int = 10
+    ):
+        super().__init__(target, head, K)
+        if min(k, nodes) < 1:
+            raise ValueError(f"k is {k} and nodes {nodes}; each must be at least 1")
+        self.k, self.nodes = k, nodes
+        self.one_hot = torch.eye(self.vocab_size, dtype=torch.float64)
+
+    def grow(self, out: Tensor, past: Tensor, K: int) -> tuple[list[int], list[int], list[float]]:
+        """All nodes after the output (1, 1, C), K deep: their tokens, parents and values' logs."""
+        P, level = past.shape[3], [-1]  # level: the nodes whose outputs are in `out`
+        tokens, parents, values = [], [], []
+        read, below = [-1], []  # what the head has read, and after which of it each
+        for depth in range(1, K + 1):
+            log_q = torch.log_softmax(self.head.logits(out[0]).double(), dim=-1)  # (n, V)
+            log_q, best = log_q.sort(dim=-1, descending=True, stable=True)
+            first = len(tokens)
+            for row, node in enumerate(level):
+                above = values[node] if depth > 1 else 0.0
+                tokens += best[row, : self.k].tolist()
+                values += (above + log_q[row, : self.k]).tolist()
+                parents += [node] * (len(tokens) - len(parents))
+            if depth == K:
+                return tokens, parents, values
+            rows = {node: row for row, node in enumerate(level)}
+            level = best_of(range(first, len(tokens)), values, self.k)
+            # One pass over the level: each node sees the true pairs, its ancestors and itself.
+            below += [read.index(parents[node]) - 1 for node in level]
+            read += level
+            mask = tree_mask(below, P - 1)[-len(level) :].to(self.device)
+            features = out[:, [rows[parents[node]] for node in level]]
+            idx = torch.tensor([[tokens[node] for node in level]], device=self.device)
+            out, past = self.head(features, idx, past, mask)
+
+    def guess(
+        self, out: Tensor, past: Tensor, K: int, sampling: Sampling, rng: RandomSource
+    ) -> Tree:
+        """The best tree, K deep, after the output (1, 1, C) of the last of the pairs in `past`."""
+        tokens, parents, values = self.grow(out, past, K)
+        # A node's value is at most its parent's, so that the parents of those kept are kept.
+        kept = best_of(range(len(tokens)), values, self.nodes)
+        new = {-1: -1} | {node: i for i, node in enumerate(kept)}
+        tokens = [tokens[node] for node in kept]
+        return Tree(tokens, [new[parents[node]] for node in kept], self.one_hot[tokens])
+
+
+def best_of(nodes: Sequence[int], values: Sequence[float], n: int) -> list[int]:
+    """The n nodes of the largest values, the first of equal ones; in their own order."""
+    return sorted(sorted(nodes, key=lambda node: -values[node])[:n])
+
+
+@torch.no_grad()
+def alpha_by_depth(
+    head: EagleHead, target: GPTLanguageModel, windows: Tensor, depths: int = 4
+) -> list[tuple[float, float]]:
+    """(α, its standard error) of the 1st, 2nd, … guess of a round, at temperature 1.
+
+    windows (N, T): texts that the target wrote. α at depth d is Σ min(p, q), its mean over all
+    places of the windows: p of the target after the true tokens, q of the head's guess number d
+    after the same tokens, of which it reads true features but for the last d-1, where it reads its
+    own outputs. So it is how often guess d is accepted where those before it were, if the tokens
+    accepted were the text's own. The standard error is over the windows.
+    """
+    head.share(target)
+    means = [[] for _ in range(depths)]
+    for some in windows.split(64):
+        features, hidden = head.features_of(target, some)
+        p = torch.softmax(target.lm_head(hidden[:, 1:]).double(), dim=-1)  # (B, T-1, V)
+        for d, out in enumerate(head.unrolled(features[:, :-1], some[:, 1:], depths)):
+            q = torch.softmax(head.logits(out).double(), dim=-1)
+            overlap = torch.minimum(p, q).sum(-1)[:, d:]  # before place d there is no guess
+            means[d].append(overlap.mean(1))
+    means = [torch.cat(each) for each in means]  # (N,) each
+    return [(float(m.mean()), float(m.std() / len(m) ** 0.5)) for m in means]
+
+
+def save(path: Path, head: EagleHead, tokenizer: CharTokenizer, facts: dict) -> None:
+    """Write the head in float16, and `facts` (anything JSON can hold). No weight of the target."""
+    header = {
+        "config": dataclasses.asdict(head.config),
+        "layers": head.layers,
+        "norms": isinstance(head.norm_token, nn.RMSNorm),
+        "vocabulary": tokenizer.chars,
+        "facts": facts,
+    }
+    tensors = {n: t.detach().cpu().half().contiguous() for n, t in head.state_dict().items()}
+    checkpoint.save_tensors(path, tensors, header)
+
+
+def load(path: Path = EAGLE) -> EagleHead:
+    """A shipped head, EAGLE or EAGLE3, in float32.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
+    """
+    make_one = "python data/make_drafts.py eagle eagle3"
+    header = checkpoint.read_header(path, make_one)
+    if "norms" not in header:
+        raise ValueError(f"{path} holds no head of EAGLE's; make one with `{make_one}`")
+    layers = header["layers"] and tuple(header["layers"])
+    head = EagleHead(GPTConfig(**header["config"]), layers, header["norms"])
+    _, tensors = checkpoint.load_tensors(path, head.state_dict(), make_one)
+    head.load_state_dict(tensors)
+    return head.requires_grad_(False).eval()
+
+
+def save_mtp(
+    path: Path,
+    target: GPTLanguageModel,
+    layers: dict[str, EagleHead],
+    tokenizer: CharTokenizer,
+    facts: dict,
+) -> None:
+    """Write a target and its MTP layers, by name, in float16, and `facts` as in `save`."""
+    header = {
+        "config": dataclasses.asdict(target.config),
+        "layers": list(layers),
+        "vocabulary": tokenizer.chars,
+        "facts": facts,
+    }
+    modules = {"target": target, **layers}
+    tensors = {f"{m}/{n}": t for m, each in modules.items() for n, t in each.state_dict().items()}
+    tensors = {n: t.detach().cpu().half().contiguous() for n, t in tensors.items()}
+    checkpoint.save_tensors(path, tensors, header)
+
+
+def load_mtp(path: Path = MTP) -> tuple[GPTLanguageModel, dict[str, EagleHead]]:
+    """The shipped target that was trained with an MTP layer, and its layers, in float32.
+
+    "once" is the layer as it was trained with the target, for one guess; "again" the same, then
+    trained on its own outputs. Raises FileNotFoundError if there is no such file, ValueError if it
+    is none of ours.
+    """
+    make_one = "python data/make_drafts.py mtp"
+    header = checkpoint.read_header(path, make_one)
+    if not isinstance(header.get("layers"), list) or "once" not in header["layers"]:
+        raise ValueError(f"{path} holds no target with MTP layers; make one with `{make_one}`")
+    target = GPTLanguageModel(GPTConfig(**header["config"]))
+    layers = {name: EagleHead(target.config, norms=True) for name in header["layers"]}
+    modules = {"target": target, **layers}
+    names = [f"{m}/{n}" for m, each in modules.items() for n in each.state_dict()]
+    _, tensors = checkpoint.load_tensors(path, names, make_one)
+    for name, module in modules.items():
+        module.load_state_dict({n: tensors[f"{name}/{n}"].float() for n in module.state_dict()})
+        module.requires_grad_(False).eval()
+    return target, {name: layer.share(target) for name, layer in layers.items()}
