@@ -9,6 +9,7 @@ The target writes six million characters, 512 texts side by side, and its probab
 That takes most of the time, and several gigabytes of memory while the tree is made.
 """
 
+import copy
 import sys
 import time
 
@@ -27,20 +28,24 @@ from nanogpt.data import (
     read_stand_in,
     train_val_split,
 )
-from nanogpt.drafts import itself, ngram, parallel, transformer
+from nanogpt.drafts import eagle, itself, ngram, parallel, transformer
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
-from nanogpt.model import GPTLanguageModel
+from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.train import (
     distil,
     evaluate,
+    guess_blocks,
     learning_rate,
     make_optimizer,
     medusa_loss,
     train,
+    train_block,
+    train_eagle,
     train_exits,
     train_heads,
     train_layerskip,
+    train_mtp,
     update,
 )
 
@@ -187,6 +192,83 @@ def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
     print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
 
 
+def make_eagle(
+    target, tokenizer, path, layers=None, steps=3000, batch_size=8, peak=1e-2, **how
+) -> None:
+    """A head on the target as it is, trained on a text that it wrote: the stand-in."""
+    started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
+    data, unseen = train_val_split(torch.tensor(tokenizer.encode(text)))
+    windows = unseen.unfold(0, target.config.block_size, target.config.block_size)
+    target.requires_grad_(False)
+    torch.manual_seed(1)
+    head, fast = eagle.EagleHead(target.config, layers), FusedLanguageModel(target)
+    optimizer = make_optimizer(head, weight_decay=0.0)
+    how |= {"batch_size": batch_size, "peak": peak}
+    updates = train_eagle(head, fast, optimizer, data, steps, **how)
+    losses = [loss for _, loss in tqdm(updates, total=steps, desc=path.stem)]
+    head = head.half().float()  # as it is stored
+    alphas = eagle.alpha_by_depth(head, fast, windows[:512])
+    facts = {
+        "steps": steps,
+        "seed": 1,
+        **how,
+        "seconds": round(time.monotonic() - started, 1),
+        "loss": float(np.mean(losses[-200:])),
+        "corpus": "stand-in",
+        "alpha": [[round(x, 5) for x in pair] for pair in alphas],  # with its standard error
+    }
+    eagle.save(path, head, tokenizer, facts)
+    print(path.relative_to(DATA_DIR), facts)
+
+
+class Blinkered(eagle.EagleHead):
+    """A head that lacks something: `lacks` is "shift" (each feature beside its own token) or
+    "feature" (zeros in its place)."""
+
+    lacks = None
+
+    def unrolled(self, features, tokens, steps):
+        if self.lacks == "shift":
+            tokens = tokens.roll(1, 1)  # the first of a window has no token of its own
+        if self.lacks == "feature":
+            features = torch.zeros_like(features)
+        return super().unrolled(features, tokens, steps)
+
+
+def make_ablation(target, tokenizer, steps: int = 400) -> None:
+    """What each ingredient of EAGLE is worth: a short training of each, into EAGLE's facts."""
+    started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
+    data, unseen = train_val_split(torch.tensor(tokenizer.encode(text)))
+    windows = unseen.unfold(0, target.config.block_size, target.config.block_size)[:512]
+    fast = FusedLanguageModel(target.requires_grad_(False))
+    whole = {"match": True, "noise": 0.1}
+    rows = {  # what is said of it: what it lacks, its layers, how it is trained
+        "EAGLE": (None, None, whole),
+        "without the shift": ("shift", None, whole),
+        "without the feature": ("feature", None, whole),
+        "without noise": (None, None, {"match": True}),
+        "without the feature loss": (None, None, {}),
+        "and unrolled three steps": (None, None, {"unroll": 3}),
+        "three layers, one step": (None, (1, 2, 4), {}),
+        "EAGLE-3: three layers, three steps": (None, (1, 2, 4), {"unroll": 3}),
+    }
+    found = {}
+    for name, (lacks, layers, how) in rows.items():
+        torch.manual_seed(1)
+        head = Blinkered(target.config, layers)
+        head.lacks, optimizer = lacks, make_optimizer(head, weight_decay=0.0)
+        run = train_eagle(head, fast, optimizer, data, steps, batch_size=8, peak=1e-2, **how)
+        for _ in tqdm(run, total=steps, desc=name):
+            pass
+        alphas = eagle.alpha_by_depth(head, fast, windows)
+        found[name] = [[round(x, 5) for x in pair] for pair in alphas]
+    facts = checkpoint.read_header(eagle.EAGLE)["facts"]
+    seconds = round(time.monotonic() - started, 1)
+    facts["ablation"] = {"steps": steps, "seed": 1, "seconds": seconds, "alpha": found}
+    eagle.save(eagle.EAGLE, eagle.load(), tokenizer, facts)
+    print(facts["ablation"])
+
+
 @torch.no_grad()
 def accuracies_on(target, heads, windows: torch.Tensor) -> list[list[float]]:
     """How often each head's guesses of each rank are right on windows (B, T)."""
@@ -217,6 +299,79 @@ def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
     }
     parallel.save(parallel.MEDUSA2, heads, tokenizer, facts, target)
     print(parallel.MEDUSA2.relative_to(DATA_DIR), facts)
+
+
+def make_block(target, tokenizer, steps: int = 4000) -> None:
+    """A block drafter on the target as it is, trained on a text that it wrote: the stand-in."""
+    text = read_stand_in(DATA_DIR / STAND_IN_FILE).text
+    data, unseen = train_val_split(torch.tensor(tokenizer.encode(text)))
+    torch.manual_seed(1)
+    target = FusedLanguageModel(target.requires_grad_(False))
+    drafter = parallel.BlockDrafter(target.config, layers=(1, 2, 4), K=8)
+    started = time.monotonic()
+    updates = train_block(drafter, target, make_optimizer(drafter), data, steps)
+    losses = [loss for _, loss in tqdm(updates, total=steps, desc="block")]
+    facts = {
+        "steps": steps,
+        "seconds": round(time.monotonic() - started, 1),
+        "loss": float(np.mean(losses[-500:])),
+        "corpus": "stand-in",
+        "seed": 1,
+        "alphas": alphas_on(target, drafter, unseen),
+    }
+    parallel.save_block(parallel.BLOCK, drafter, tokenizer, facts)
+    print(parallel.BLOCK.relative_to(DATA_DIR), facts)
+
+
+@torch.no_grad()
+def alphas_on(target, drafter, tokens: torch.Tensor) -> dict[str, list[float]]:
+    """Σ min(p, q) by place in texts that are known: drawn apart, and told the token before."""
+    size = target.config.block_size
+    windows = tokens.unfold(0, size, size)[:256]
+    starts = torch.arange(8, size - drafter.K, 8).expand(len(windows), -1)
+    apart, before, p = guess_blocks(drafter, target, windows, starts)
+    said = {"apart": apart, "markov": drafter.corrected(apart, before)}
+    overlaps = {name: torch.minimum(p, q.softmax(-1)).sum(-1).mean(0) for name, q in said.items()}
+    return {name: [round(a, 4) for a in row.tolist()] for name, row in overlaps.items()}
+
+
+def make_mtp(tokenizer, steps: int = 7500, more: int = 1000) -> None:
+    """A target that is trained with an MTP layer, and otherwise as the shipped one was.
+
+    The same start, batches, rates and number of updates. Then the layer alone is trained on, on its
+    own outputs, while the target stays.
+    """
+    corpus, plain = load_corpus(), checkpoint.read_header(checkpoint.TARGET)["facts"]
+    data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    seed = plain["settings"]["seed"]
+    torch.manual_seed(seed)
+    target = GPTLanguageModel(GPTConfig(tokenizer.vocab_size))
+    once = eagle.EagleHead(target.config, norms=True)
+    optimizer, started = make_optimizer(torch.nn.ModuleList([target, once])), time.monotonic()
+    run = train_mtp(target, once, optimizer, data, steps, seed=seed)
+    losses = [pair for _, *pair in tqdm(run, total=steps, desc="mtp")]
+    between = time.monotonic()
+    target = target.requires_grad_(False).half().float()  # as it is stored
+    fast, again = FusedLanguageModel(target), copy.deepcopy(once)
+    run = train_mtp(fast, again, make_optimizer(again), data, more, peak=3e-3, unroll=3)
+    for _ in tqdm(run, total=more, desc="mtp, on its own outputs"):
+        pass
+    facts = {
+        "steps": steps,
+        "seed": seed,
+        "seconds": round(between - started, 1),
+        "loss": [round(float(x), 4) for x in np.mean(losses[-200:], axis=0)],  # both, in training
+        "val_loss": evaluate(target, held_out),
+        "again": {"steps": more, "seconds": round(time.monotonic() - between, 1)},
+        "without": {"file": "target.safetensors", "val_loss": plain["val_loss"]},
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.sha256,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    layers = {"once": once, "again": again}
+    eagle.save_mtp(eagle.MTP, target, layers, tokenizer, facts)
+    print(eagle.MTP.relative_to(DATA_DIR), facts)
 
 
 def make_stop(target, positions: int = 50_000) -> None:
@@ -252,6 +407,15 @@ def main(names: list[str]) -> None:
         "layerskip": lambda: make_layerskip(*checkpoint.load()),
         "medusa": lambda: make_medusa(target, tokenizer),
         "medusa2": lambda: make_medusa2(*checkpoint.load()),
+        "mtp": lambda: make_mtp(tokenizer),
+        "eagle": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE, match=True, noise=0.1),
+        "eagle3": lambda: make_eagle(
+            *checkpoint.load(),
+            *(eagle.EAGLE3, (1, 2, 4), 6000, 16, 8e-3),
+            unroll=3,
+        ),
+        "ablation": lambda: make_ablation(*checkpoint.load()),  # into eagle's file
+        "block": lambda: make_block(target, tokenizer),
     }
     unknown = set(names) - set(makers)
     if unknown:

@@ -34,18 +34,30 @@ from nanogpt import adaptive, checkpoint, figures
 from nanogpt.cache import keep_path, trim_kv_cache
 from nanogpt.checks import loop
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts import BEST, BEST_BLOCKS, DRAFTS, itself, ngram, parallel
+from nanogpt.drafts import BEST, BEST_BLOCKS, DRAFTS, eagle, itself, ngram, parallel
+from nanogpt.drafts.lookup import JacobiDraft, LookaheadDraft
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation, Text, autoregressive_generate, prefill
 from nanogpt.rules import accept_blockwise, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
 from nanogpt.theory import expected_tokens, speed_up
-from nanogpt.tree import Grown, sparse_tree, tree_generate
+from nanogpt.tree import Grown, Layered, sparse_tree, tree_generate
 
 PROMPT = 20  # characters
 POLICIES = ("acceptance", "entropy", "learned")
 RULES = {"token": accept_reject, "block": accept_blockwise}
+
+
+def mtp_draft(target, table, K: int):
+    """A layer for multi-token prediction, with a target of its own in the form of the given one."""
+    own, layers = eagle.load_mtp()
+    own = TARGETS["fused"](own) if isinstance(target, TARGETS["fused"]) else own
+    draft = eagle.EagleDraft(own, layers["once" if K == 1 else "again"], K)
+    draft.target = own
+    return draft
+
+
 PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target: of it, a table, K
     "exit": lambda target, table, K: itself.EarlyExitDraft(target, 1, itself.load_exits()[1], K),
     "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load()),
@@ -53,8 +65,24 @@ PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target
         parallel.load(), *sparse_tree(parallel.load_accuracies(), K)
     ),
     "tree": lambda target, table, K: Grown(table, [2, 2, *[1] * (K - 2)][:K], "without"),
+    "eagle": lambda target, table, K: eagle.EagleDraft(target, eagle.load(), K),
+    "eagle3": lambda target, table, K: eagle.EagleDraft(target, eagle.load(eagle.EAGLE3), K),
+    "eagle-tree": lambda target, table, K: eagle.EagleTree(
+        target, eagle.load(eagle.EAGLE3), nodes=K
+    ),
+    "mtp": mtp_draft,
+    "jacobi": lambda target, table, K: JacobiDraft(target.config.vocab_size, K),
+    "lookahead": lambda target, table, K: LookaheadDraft(target.config.vocab_size, K, G=K),
+    "block-apart": lambda target, table, K: parallel.BlockDraft(
+        target, parallel.load_block(), K, markov=False
+    ),
+    "block-markov": lambda target, table, K: parallel.BlockDraft(target, parallel.load_block(), K),
 }
-BEST_PROPOSED = {"exit": 2, "medusa": 4, "medusa-tree": 12, "tree": 8}  # nodes, of "tree" its depth
+BEST_PROPOSED = {  # guesses; of the trees their nodes, of "tree" its depth, of "lookahead" W and G
+    **{"exit": 2, "medusa": 4, "medusa-tree": 12, "tree": 8},
+    **{"eagle": 2, "eagle3": 3, "eagle-tree": 8, "mtp": 2},
+    **{"jacobi": 3, "lookahead": 3, "block-apart": 3, "block-markov": 4},
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +109,7 @@ SHORT = BLOCKS + [
 ]
 ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
-ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (16, 24, 32)]
+ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (16, 24, 31)]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
 ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
@@ -175,16 +203,16 @@ def decoders_of(draft, K, rule: str) -> tuple[Callable, Callable, dict[str, Time
 
     Both take a target and a request. A draft that proposes trees is decoded by tree_generate.
     """
-    prefill = Timed(Text)  # which begins with it
     if hasattr(draft, "propose"):
+        prefill = Timed(Layered)  # which begins with it
         parts = {"draft": Timed(draft), "cache": Timed(keep_path), "accept": Timed(accept_tree)}
-        replaced = {"keep_path": parts["cache"], "Text": prefill}
+        replaced = {"keep_path": parts["cache"], "Layered": prefill}
         decode = functools.partial(tree_generate, draft=draft)
         clocked = functools.partial(
             loop("tree_generate", "tree", replaced), draft=parts["draft"], accept=parts["accept"]
         )
     else:
-        judge = RULES[rule]
+        judge, prefill = RULES[rule], Timed(Text)
         parts = {
             "draft": Timed(draft_tokens),
             "cache": Timed(trim_kv_cache),
@@ -423,10 +451,11 @@ def run(
             draft = PROPOSERS[s.draft](target, drafts.get("distilled"), s.K)
         else:
             draft = drafts[s.draft]
+        target = getattr(draft, "target", target)  # a draft may have one of its own
         K = policy_of(s.K, target, draft, sampling)
-        ready.append({"draft": draft, "K": K, "sampling": sampling, "rule": s.rule})
-        how = {"prompt": prompts[0], "n": short, "seed": 0, **ready[-1]}
-        seconds += clock(lambda target=target, how=how: measure(target, **how))[0]
+        how = {"draft": draft, "K": K, "sampling": sampling, "rule": s.rule, "target": target}
+        ready.append(how)
+        seconds += clock(functools.partial(measure, prompt=prompts[0], n=short, seed=0, **how))[0]
     minutes = seconds * n / short * len(prompts) / 60
     print(f"{len(settings)} rows, about {minutes:.1f} minutes", file=sys.stderr)
     gc.collect()
@@ -434,8 +463,8 @@ def run(
     pairs: list[list[Pair]] = [[] for _ in settings]
     with tqdm(total=len(prompts) * len(settings), desc="pairs") as bar:
         for seed, prompt in enumerate(prompts):
-            for s, how, mine in zip(settings, ready, pairs, strict=True):
-                mine.append(measure(targets[s.target], prompt=prompt, n=n, seed=seed, **how))
+            for how, mine in zip(ready, pairs, strict=True):
+                mine.append(measure(prompt=prompt, n=n, seed=seed, **how))
                 bar.update()
     gc.unfreeze()
     return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]

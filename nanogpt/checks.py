@@ -495,7 +495,7 @@ def check_incremental(generate: Decoder, n: int = 40, K: int = 3) -> None:
             text = text + r.emitted
 
 
-def check_alpha(generate: Decoder, n: int = 300, K: int = 3) -> None:
+def check_pinned_alpha(generate: Decoder, n: int = 300, K: int = 3) -> None:
     """The shipped EAGLE-3 head's guesses are accepted as often as its file says, on the target.
 
     generate: an `eagle_decoder`. It sees what costs many guesses, not what costs a few: its band is
@@ -552,6 +552,6 @@ TREE_CHECKS = CHECKS | {  # of trees, and of chains as well
 }
 SLOW_CHECKS = TREE_CHECKS | {  # of drafts and trees that read features: what no output shows
     "incremental": check_incremental,
-    "alpha": check_alpha,
+    "alpha": check_pinned_alpha,
     "second": check_second_siblings,
 }

@@ -1103,3 +1103,215 @@ def coins_of_a_block(
         said = order if forward else f"{order}, to the first ✓"
         words(axes, 19 + wide * len(guesses) / 2, y + 13, f"{said}: {kept} kept", fontsize=9)
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def rows_of_guesses(read: str, rows: Sequence[str], title: str) -> Picture:
+    """Jacobi iteration: the row of guesses at first, and after each pass, below one another.
+
+    What agrees with the last row from the start on is marked ✓: it will not change any more.
+    """
+    wide, left = min(3.6, 70 / len(rows[-1])), 15
+    axes = sheet(title, max(8, (left + wide * len(rows[-1]) + 12) / 10), 0.55 + 0.38 * len(rows))
+    words(axes, left, 1.4, f"after {shown(read)!r}, at the same time:", ha="left", fontsize=9)
+    said = []
+    for n, row in enumerate(rows):
+        y, right = 3.2 + 3.8 * n, 0
+        while right < len(row) and row[right] == rows[-1][right]:
+            right += 1
+        words(axes, left - 1.5, y + 1.5, f"pass {n}" if n else "guessed", ha="right")
+        for i, letter in enumerate(row):
+            kind, mark = ("accepted", "✓") if i < right else ("draft", "")
+            box(axes, left + wide * i, y, wide - 0.4, 3, "", kind)
+            shift = 0 if i < right else 0.45
+            letters = f"{mark if wide > 3 else ''}{shown(letter)}"
+            words(axes, left + wide * (i + 0.5) - 0.2 + shift, y + 1.5, letters)
+        words(axes, left + wide * len(row) + 1, y + 1.5, f"✓ {right}", ha="left")
+        said.append(f"{f'pass {n}' if n else 'guessed'}: {shown(row)}, {right} right")
+    axes.figure.rows = said
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def lookahead_window(
+    rows: Sequence[str], new: str, column: int, pool: Sequence[str], title: str
+) -> Picture:
+    """A lookahead window by position: row j, column i stands i + j places after the current token.
+
+    new: what the pass says after the last row. A thick line runs down one column: with its last
+    letter ▸, it is the n-gram that goes to the pool, whose n-grams after the current token stand
+    at the right.
+    """
+    size, left, names = 5.0, 14.0, [f"row {j}" for j in range(len(rows))]
+    places = len(rows[0]) + len(rows)
+    axes = sheet(title, max(8, (left + size * places + 17) / 10), 0.75 + 0.62 * (len(rows) + 1))
+    for j, (name, row) in enumerate(zip([*names, "this pass says"], [*rows, new], strict=True)):
+        y = 4.4 + 6.2 * j
+        words(axes, left - 1.5, y + 1.7, name, ha="right")
+        for i, letter in enumerate(row):
+            x, thick = left + size * (i + j), {"linewidth": 3 if i == column else 1}
+            kind = "target" if i + j == 0 or j == len(rows) else "draft"
+            if j:  # down its column
+                line = {"color": TARGET if i == column else GREY, **thick}
+                axes.plot([x - size + 2, x + 2], [y - 2.8, y], **line)
+            elif i:
+                axes.plot([x - 0.8, x], [y + 1.7] * 2, color=GREY, linewidth=1)
+            box(
+                axes, x, y, size - 0.8, 3.4, ("▸" if kind == "target" else "") + shown(letter), kind
+            )
+    for place in range(places):
+        name = "now" if place == 0 else f"+{place}"
+        words(axes, left + size * place + 2, 2.4, name, fontsize=9, color=GREY)
+    x = left + size * places + 2
+    words(axes, x, 4.8, f"pool, after {shown(rows[0][0])}", ha="left", fontweight="bold")
+    for n, gram in enumerate(pool or ["nothing yet"]):
+        words(axes, x, 8.2 + 2.6 * n, shown(gram) if pool else gram, ha="left", family="monospace")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def one_feature_two_draws(
+    read: str,
+    feature: Sequence[float],
+    draws: Sequence[tuple[str, float, Sequence[tuple[str, float]]]],
+    title: str,
+) -> Picture:
+    """A text, its last feature as a strip of shades, and what may be drawn from it.
+
+    draws: of each, the token, its probability, and the likeliest tokens after it with theirs.
+    """
+    axes, rows = sheet(title, 8.4, max(1.9, 0.85 + 0.75 * len(draws))), 7.5 * len(draws)
+    words(axes, 1, 1.6, "read by the target", ha="left")
+    for i, char in enumerate(read):
+        box(axes, 1 + 3 * i, 3.2, 3, 3.2, shown(char), "cached")
+    middle = 6.5 + rows / 2
+    state = max(4, 3 * len(read) - 0.5)
+    arrow(axes, (state, 6.4), (state, middle - 1.8), TARGET)
+    low, high = min(feature), max(feature)
+    for i, value in enumerate(feature):  # dark is large
+        shade = str(0.95 - 0.85 * (value - low) / (high - low or 1))
+        cell = mpl.patches.Rectangle(
+            (1 + 34 * i / len(feature), middle - 1.8), 34 / len(feature), 3.6
+        )
+        axes.add_patch(cell).set(facecolor=shade, linewidth=0)
+    axes.add_patch(mpl.patches.Rectangle((1, middle - 1.8), 34, 3.6, fill=False, edgecolor=TARGET))
+    words(axes, 18, middle + 3.4, f"one feature: {len(feature)} numbers")
+    words(axes, 46, 1.6, "drawn from it")
+    words(axes, 70, 1.6, "so the target then says")
+    for n, (token, p, after) in enumerate(draws):
+        y = 7.5 * n + 10.2
+        arrow(axes, (35.5, middle), (41, y), DRAFT, dash="--")
+        box(axes, 41, y - 1.8, 10, 3.6, f"{shown(token)}  {p:.2f}", "plain")
+        arrow(axes, (51, y), (55, y))
+        for i, (then, chance) in enumerate(after[:3]):
+            box(axes, 55.5 + 9.2 * i, y - 1.8, 8.6, 3.6, f"{shown(then)}  {chance:.2f}", "target")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def feature_pairs(read: str, guesses: str, title: str) -> Picture:
+    """What EAGLE's head reads: above, features; below each, the token beside it; then its guess.
+
+    read: the last tokens, the current one last; the features after those that the target has made
+    are the head's own outputs (hatched).
+    """
+    tokens, true = [shown(x) for x in read + guesses], len(read) - 1
+    wide, left = min(10.0, 74 / (true + len(guesses) - 1)), 15.0
+    axes = sheet(title, (left + wide * (true + len(guesses) - 1) + 3) / 10, 2.95)
+    words(axes, left, 1.6, "the target's", ha="left", color=TARGET)
+    if len(guesses) > 1:
+        end = left + wide * (true + len(guesses) - 1) - 1
+        words(axes, end, 1.6, "the head's own", ha="right")
+    for y, name in ((5.2, "feature of"), (11.2, "token after it")):
+        words(axes, left - 1.5, y, name, ha="right")
+    words(axes, left - 1.5, 17.2, "one block", ha="right", fontweight="bold")
+    words(axes, left - 1.5, 24.2, "lm_head: guess", ha="right")
+    for i in range(true + len(guesses) - 1):
+        x, kind = left + wide * i, "target" if i < true else "draft"
+        at = x + wide / 2 - 0.5
+        box(axes, x, 3.4, wide - 1, 3.6, tokens[i], kind)
+        box(axes, x, 9.4, wide - 1, 3.6, tokens[i + 1], "plain")
+        arrow(axes, (at, 13), (at, 15.4))
+        if true - 1 <= i:
+            box(axes, x, 22.4, wide - 1, 3.6, f"▸{tokens[i + 2]}", "draft")
+            arrow(axes, (at, 19), (at, 22.4), DRAFT)
+        if true <= i:  # its feature is the output of the column before
+            arrow(axes, (x - 1.2, 16), (x - 0.1, 6.5), DRAFT, bend=-0.25)
+    axes.add_patch(
+        mpl.patches.FancyBboxPatch(
+            (left, 15.4), wide * (true + len(guesses) - 1) - 1, 3.6, boxstyle="round,pad=0"
+        )
+    ).set(facecolor="#F4F4F4", edgecolor=GREY, linewidth=1.4)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def masked_block(read: str, said: Sequence[tuple[str, float]], title: str) -> Picture:
+    """A block drafter's one pass over the last token read and a mask for each later place.
+
+    said: of each place, the token drawn and its q. The dashed arrows are the only way in which one
+    guess hears of another: the token drawn corrects the logits of the place after it.
+    """
+    left, wide = max(28, 3.2 * len(read) + 4), 12.5
+    right = left + wide * len(said) - 3.5
+    axes = sheet(title, max(8, (right + 2) / 10), 3.6)
+    for i, char in enumerate(read[:-1]):
+        box(axes, 1 + 3.2 * i, 27, 3.2, 3.2, shown(char), "target")
+    words(axes, 1, 32, "features of the text: only read", ha="left")
+    axes.plot([2.6, 2.6], [27, 21.2], color=TARGET, linewidth=1.4)
+    arrow(axes, (2.6, 21.2), (left - 1, 21.2), TARGET)
+    words(axes, 3.6, 19.4, "keys, values", ha="left", fontsize=9)
+    box(axes, left - 1, 18.8, right - left + 2, 4.8, "the drafter: one pass", "draft")
+    for i, (token, q) in enumerate(said):
+        x = left + wide * i
+        box(axes, x, 27, 9, 3.2, "MASK" if i else shown(read[-1]), "gone" if i else "cached")
+        words(axes, x + 4.5, 32, f"place {i + 1}", fontsize=9)
+        arrow(axes, (x + 4.5, 27), (x + 4.5, 23.6))
+        arrow(axes, (x + 4.5, 18.8), (x + 4.5, 15.2))
+        box(axes, x, 12, 9, 3.2, "logits", "plain")
+        arrow(axes, (x + 4.5, 12), (x + 4.5, 5.6), DRAFT)
+        box(axes, x, 2.4, 9, 3.2, f"{shown(token)}  {q:.2f}", "draft")
+        if i + 1 < len(said):
+            arrow(axes, (x + 9, 4), (x + wide + 0.5, 12), RESAMPLED, dash="--")
+    words(axes, left - 1.5, 4, "drawn, and its q", ha="right")
+    words(axes, left - 1.5, 8.6, "dashed: corrected by\nthe token drawn before", ha="right")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def guessing_itself(
+    read: str, drawn: tuple[str, float], guess: tuple[str, float], title: str
+) -> Picture:
+    """A target with a layer of its own for multi-token prediction, after it has read `read`.
+
+    drawn: the next token, from the target's p, and its probability; guess: the layer's guess of the
+    one after. Each column is a token: its state, beside the token after it, goes into the layer,
+    which is asked for the token after that.
+    """
+    after, left, wide = [*read[1:], drawn[0]], 14.5, 9.2
+    right = left + wide * len(read) - 0.7
+    axes = sheet(title, max(8, (right + 16) / 10), 3.3)
+    for y, said in ((3.6, "asked for"), (12.6, "token after it"), (18.6, "its state")):
+        words(axes, left - 1.5, y, said, ha="right")
+    words(axes, left - 1.5, 28.6, "token", ha="right")
+    box(axes, left, 22.4, right - left, 2.6, "the target's blocks", "target")
+    box(axes, left, 7, right - left, 2.6, "one more block: the MTP layer", "draft")
+    for i, char in enumerate(read):
+        x, last = left + wide * i, i == len(read) - 1
+        box(axes, x, 27, 4, 3.2, shown(char), "cached")
+        box(axes, x, 17, 4, 3.2, "state", "target")
+        box(axes, x + 4.5, 11, 4, 3.2, shown(after[i]), "resampled" if last else "cached")
+        arrow(axes, (x + 2, 27), (x + 2, 25), TARGET)
+        arrow(axes, (x + 2, 22.4), (x + 2, 20.2), TARGET)
+        arrow(axes, (x + 2, 17), (x + 2, 9.6), TARGET)
+        arrow(axes, (x + 6.5, 11), (x + 6.5, 9.6))
+        arrow(axes, (x + 4.2, 7), (x + 4.2, 5.2), DRAFT)
+        token = f"{shown(guess[0])} {guess[1]:.2f}" if last else shown(after[i + 1])
+        box(axes, x + (0.2 if last else 2.1), 2, 8 if last else 4.2, 3.2, token, "draft")
+    words(axes, right + 1.5, 3.6, "the guess", ha="left")
+    arrow(axes, (right - 4.5, 18.6), (right + 4, 18.6), TARGET)
+    box(axes, right + 4, 17, 9, 3.2, "lm_head", "target")
+    arrow(axes, (right + 8.5, 17), (right + 8.5, 14.2), TARGET)
+    box(axes, right + 4, 11, 9, 3.2, f"{shown(drawn[0])} {drawn[1]:.2f}", "resampled")
+    arrow(axes, (right + 4, 12.6), (right, 12.6), RESAMPLED)
+    return axes.figure

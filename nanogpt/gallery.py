@@ -222,8 +222,8 @@ BUGS = [
         "exact",
         "demanded in a review of vllm-project/vllm-ascend#11985", decoder="block"),
     Bug(41, "block verification's last draw takes p without P", "biased", "rules",
-        "residual(joint[i] * p[i], q[i])", "residual(p[i], q[i])", "exact",
-        "vllm-project/vllm-ascend#7807", decoder="block"),
+        "left = above[i] / excess[i] if excess[i] > 0 else p[i]", "left = residual(p[i], q[i])",
+        "exact", "vllm-project/vllm-ascend#7807", decoder="block"),
     Bug(42, "drawn nodes are pruned by their own token's probability", "biased", "tree",
         "                for token, row in self.pick(q, width, sampling, rng):\n",
         "                for token, row in self.pick(q, width, sampling, rng):\n"

@@ -62,10 +62,11 @@ def accept_blockwise(
     Raises ValueError if a distribution is none, or a candidate has q = 0.
     """
     p, q, K = target_probs.numpy(), draft_probs.numpy(), len(candidates)
-    check_probabilities(np.concatenate([p, q]))
+    check_probabilities(p)
+    check_probabilities(q)
     joint = [1.0]  # P_0 … P_K
     for i, token in enumerate(candidates):
-        if q[i, token] == 0:
+        if q.item(i, token) == 0:
             raise ValueError(
                 f"candidate {token} at index {i} has q = 0: the draft returned a token that it "
                 "says it cannot draw; return the q that the token was drawn from"
@@ -73,13 +74,13 @@ def accept_blockwise(
         joint.append(min(1.0, joint[i] * p.item(i, token) / q.item(i, token)))
     if rng.bernoulli(joint[K]):
         return [*candidates, rng.categorical(p[K])]
-    above = np.array(joint[:K])[:, None] * p[:K] - q
-    excess = np.maximum(above, 0).sum(axis=-1).tolist()  # S_0 … S_K-1
-    for i in range(K - 1, 0, -1):
+    above = np.maximum(np.array(joint[:K])[:, None] * p[:K] - q, 0)
+    excess = above.sum(axis=-1).tolist()  # S_0 … S_K-1
+    for i in range(K - 1, -1, -1):
         off = excess[i] + (1 - joint[i])
-        if rng.bernoulli(excess[i] / off if off > 0 else 1.0):
-            return [*candidates[:i], rng.categorical(residual(joint[i] * p[i], q[i]))]
-    return [rng.categorical(residual(p[0], q[0]))]
+        if i == 0 or rng.bernoulli(excess[i] / off if off > 0 else 1.0):
+            left = above[i] / excess[i] if excess[i] > 0 else p[i]  # as in residual
+            return [*candidates[:i], rng.categorical(left)]
 
 
 def accept_traversal(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[list[int], int]:

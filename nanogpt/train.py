@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
-from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.model import GPTConfig, GPTLanguageModel, side_by_side
 
 MY_TARGET = DATA_DIR / "checkpoints" / "my_target.safetensors"
 SETTINGS = {  # those of the shipped target; the names are also the command line's
@@ -198,6 +198,139 @@ def train_heads(
         rows = torch.randint(len(tokens), (batch_size,), generator=generator)
         loss = medusa_loss(heads(hidden[rows]), tokens[rows])
         update(heads, optimizer, loss, learning_rate(step, steps, peak))
+        yield step + 1, loss.item()
+
+
+def train_eagle(
+    head,
+    target: GPTLanguageModel,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    unroll: int = 1,
+    decay: float = 0.8,
+    match: bool = False,
+    noise: float = 0.0,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+) -> Iterator[tuple[int, float]]:
+    """Train an EagleHead on a target that stays as it is; yield (updates, loss).
+
+    The loss of a step is the cross-entropy of q under the target's p (its probabilities, not the
+    next token: the same gradient on average, with less noise), in nats. unroll: how many steps,
+    each on the outputs of the one before, as in EAGLE-3's training-time test; step s, from 0,
+    weighs decay^s. match: EAGLE's loss instead, smooth L1 between output and true feature plus a
+    tenth of the cross-entropy, for a head whose output is a hidden state. noise: the true features
+    are moved by up to this much, uniformly, so that the head bears with features that are nearly
+    right. tokens (N,): text like the target's; its own is best.
+    """
+    head.share(target)
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, _ = get_batch(tokens, batch_size, target.config.block_size, generator)
+        with torch.no_grad():
+            features, hidden = head.features_of(target, x)
+            p = torch.softmax(target.lm_head(hidden[:, 1:]), dim=-1)  # after the pairs' tokens
+            features = features + noise * (2 * torch.rand(features.shape, generator=generator) - 1)
+        loss = 0.0
+        for s, out in enumerate(head.unrolled(features[:, :-1], x[:, 1:], unroll)):
+            out, right = out[:, s:], hidden[:, 1 + s :]  # before place s, step s means nothing
+            asked = F.cross_entropy(head.logits(out).flatten(0, 1), p[:, s:].flatten(0, 1))
+            if match:
+                asked = F.smooth_l1_loss(out, right) + 0.1 * asked
+            loss = loss + decay**s * asked
+        update(head, optimizer, loss, learning_rate(step, steps, peak))
+        yield step + 1, loss.item()
+
+
+def mtp_loss(head, hidden: Tensor, tokens: Tensor, steps: int = 1) -> Tensor:
+    """How badly the layer guesses the token after next: mean cross-entropy, in nats.
+
+    hidden (B, T, C): the target's hidden states of the first T of tokens (B, T+1). The layer reads
+    that of token i and token i+1, and is asked for token i+2 (DeepSeek-V3, arXiv 2412.19437,
+    section 2.2). steps > 1: it then goes on from its own outputs, as a draft does (the head's
+    `unrolled`), and the loss is the mean over the steps.
+    """
+    outs = head.unrolled(hidden[:, :-1], tokens[:, 1:-1], steps)
+    losses = [
+        F.cross_entropy(head.logits(out[:, s:]).flatten(0, 1), tokens[:, 2 + s :].flatten())
+        for s, out in enumerate(outs)
+    ]
+    return torch.stack(losses).mean()
+
+
+def train_mtp(
+    target: GPTLanguageModel,
+    head: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    steps: int,
+    batch_size: int = 16,
+    peak: float = 6e-3,
+    seed: int = 0,
+    unroll: int = 1,
+) -> Iterator[tuple[int, float, float]]:
+    """Train a target and its layer together; yield (updates, the target's loss, the layer's).
+
+    The loss is the target's own plus λ times `mtp_loss`, with λ = .3 for the first 10 / 14.8 of the
+    updates and .1 for the rest, as DeepSeek-V3 did with its tokens (section 4.2). Batches are those
+    that `train` draws from this seed, and tokens (N,) the corpus. `unroll` is mtp_loss's `steps`. A
+    target that is frozen, and not in the optimizer, stays as it is.
+    """
+    both = torch.nn.ModuleList([target, head.share(target)])
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, y = get_batch(tokens, batch_size, target.config.block_size, generator)
+        hidden, _ = target.trunk(x)
+        own = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
+        ahead = mtp_loss(head, hidden, torch.cat([x, y[:, -1:]], dim=1), unroll)
+        weight = 0.3 if step < steps * 10 / 14.8 else 0.1
+        update(both, optimizer, own + weight * ahead, learning_rate(step, steps, peak))
+        yield step + 1, own.item(), ahead.item()
+
+
+def guess_blocks(drafter, target, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
+    """What a block drafter guesses in the middle of texts x (B, T), where the future is known.
+
+    starts (B, A): where the current tokens of A blocks a text stand, from 1 to T-K. Returns logits
+    (B A, K, V), not corrected; the token (B A, K) before each place; the target's p (B A, K, V).
+    """
+    rows = torch.arange(len(x))[:, None, None]
+    back = starts[..., None] + torch.arange(-drafter.reach, 0)  # (B, A, reach)
+    places = starts[..., None] + torch.arange(drafter.K)  # (B, A, K)
+    with torch.no_grad():
+        streams, _ = target.states(x)
+        p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1)
+    features = drafter.project(side_by_side(streams, drafter.layers))  # (B, T, C)
+    seen = features[rows, back.clamp(min=0)].flatten(0, 1)
+    before = x[rows, places].flatten(0, 1)
+    may = F.pad(back >= 0, (0, drafter.K), value=True).flatten(0, 1)[:, None, None]
+    hidden = drafter(seen, before[:, 0], may)
+    return target.lm_head(hidden), before, p[rows, places].flatten(0, 1)
+
+
+def train_block(
+    drafter, target, optimizer, tokens, steps, n_starts=24, peak=6e-3, seed=0
+) -> Iterator:
+    """Train a block drafter on a target that stays as it is; yield (updates, loss).
+
+    The loss is the cross-entropy under the target's p, in nats, of each place's q as it is, and of
+    the same told the token before; place i, from 0, weighs .9^i. tokens (N,): any text; the
+    target's own is best. Of each of 8 windows, n_starts blocks are guessed.
+    """
+    far = 0.9 ** torch.arange(drafter.K)
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
+        x, _ = get_batch(tokens, 8, target.config.block_size, generator)
+        end = x.shape[1] - drafter.K + 1
+        starts = torch.randint(1, end, (8, n_starts), generator=generator)
+        apart, before, p = guess_blocks(drafter, target, x, starts)
+        told = drafter.corrected(apart, before)
+        said = torch.log_softmax(apart, -1) + torch.log_softmax(told, -1)  # (8 n_starts, K, V)
+        nats = -(p * said).sum(-1).mean(0)  # (K)
+        loss = (far * nats).sum() / far.sum()
+        update(drafter, optimizer, loss, learning_rate(step, steps, peak))
         yield step + 1, loss.item()
 
 

@@ -95,7 +95,7 @@ def test_the_long_tour_visits_what_it_must():
         assert set(DRAFTS) == set(BEST)
         assert {s.temperature for s in mine} == {0.0, 1.0, 1.5}
         assert {1, 16, *POLICIES} <= {s.K for s in mine if s.draft == "distilled"}
-        assert {16, 24, 32} <= {s.K for s in mine if s.rule == "block"}
+        assert {16, 24, 31} <= {s.K for s in mine if s.rule == "block"}
     with pytest.raises(ValueError, match="--all is a tour of its own"):
         settings_of(parse_arguments(["--all", "--K", "4"]))
 
@@ -238,7 +238,7 @@ def test_the_bars_of_the_design_hold():
     _, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
     targets = {name: make(target) for name, make in TARGETS.items()}
     settings = [
-        Setting(name, "distilled", K, 1.0, "block") for name in targets for K in (16, 24, 32)
+        Setting(name, "distilled", K, 1.0, "block") for name in targets for K in (16, 24, 31)
     ]
     rows = run(settings, targets, {"distilled": ngram.load()}, prompts_of(held_out, 40), 100)
     for name, speed, outside in (("per-head", 6.5, 0.13), ("fused", 5.5, 0.18)):

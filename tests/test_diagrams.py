@@ -93,7 +93,35 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
         ("ab", [(0.5, False), (1.0, True)], [(0.0, False), (1.0, True)], "T"),
         ("the quest" * 2, [(0.25, True)] * 18, [(0.25, False)] * 18, "T"),
     ],
+    "rows_of_guesses": [
+        ("ROMEO:", [" " * 16, "\nthe the the the ", "\nWhat say you sha"], "T"),
+        ("a", ["ab", "bb"], "T"),
+        ("a", ["x" * 30, "y" * 30], "T"),
+    ],
+    "lookahead_window": [
+        (["twhat", "heyou", " a th"], "tand ", 2, ["hey", "her", "\nth"], "T"),
+        (["t"], "h", 0, [], "T"),
+        (["t" * 9] * 4, "h" * 9, 8, ["abcd"] * 8, "T"),
+    ],
     "first_blocks": [("t", "hat", 1, 4, "T"), (" ", "a", 1, 2, "T"), ("a", "b" * 8, 3, 4, "T")],
+    "one_feature_two_draws": [
+        (
+            "soft! wh",
+            [0.1, -2.0, 1.5],
+            [("a", 0.5, [("t", 1.0)]), ("e", 0.2, [("n", 0.6)] * 3)],
+            "T",
+        ),
+        ("a", [0.0], [("b", 1.0, [("c", 0.5)])], "T"),
+    ],
+    "feature_pairs": [("soft! wh", "at l", "T"), ("abc", "de", "T"), ("ab", "cdefghij", "T")],
+    "masked_block": [
+        ("t! what l", [("i", 0.8), ("g", 0.5), ("h", 0.92), ("t", 0.99)], "T"),
+        ("ab", [("c", 1.0), ("\n", 0.0)], "T"),
+    ],
+    "guessing_itself": [
+        ("what lig", ("h", 0.97), ("t", 0.8), "T"),
+        ("a", (" ", 1.0), ("\n", 0.05), "T"),
+    ],
 }
 CASES = [(name, args) for name, every in SAMPLES.items() for args in every]
 KIT = {"sheet", "box", "words", "arrow", "strip", "said_of", "laid_out"}

@@ -1,7 +1,9 @@
 """The draft models, one per file, and the shipped ones by name.
 
 A draft has `vocab_size` and `get_probs(context)`, which takes all tokens so far (list[int]) and
-returns q at temperature 1, (V,) float64.
+returns q at temperature 1, (V,) float64. It may have a `chain(context, K, rng)`, too: what
+draft_tokens makes of get_probs, sooner. A draft that guesses trees, or reads the target, has
+`propose(text, most, sampling, rng)` instead, and is decoded by `tree.tree_generate`.
 """
 
 from __future__ import annotations

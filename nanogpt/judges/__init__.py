@@ -23,6 +23,10 @@ from nanogpt.judges.chapter_15 import labels_ahead
 from nanogpt.judges.chapter_16 import tree_mask
 from nanogpt.judges.chapter_17 import accept_siblings
 from nanogpt.judges.chapter_18 import typical
+from nanogpt.judges.chapter_19 import feature_pairs
+from nanogpt.judges.chapter_20 import token_after_next
+from nanogpt.judges.chapter_21 import fixed_point
+from nanogpt.judges.chapter_22 import told_block
 
 __all__ = [
     "accept",
@@ -35,10 +39,14 @@ __all__ = [
     "entropy_policy",
     "expected_tokens",
     "fair_clock",
+    "feature_pairs",
+    "fixed_point",
     "generate",
     "head_forward",
     "labels_ahead",
     "rewind",
+    "token_after_next",
+    "told_block",
     "tree_mask",
     "trim",
     "typical",

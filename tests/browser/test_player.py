@@ -11,16 +11,26 @@ from pages import PHONE, assert_leads_back
 from series import ROOT
 
 from nanogpt import checkpoint
-from nanogpt.bench import DRAFTS
+from nanogpt.bench import BEST_PROPOSED, DRAFTS, PROPOSERS
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import Grown, tree_generate
+from nanogpt.tree import tree_generate
 
 MARKS = {"accepted": "✓", "rejected": "✗", "resampled": "↻", "bonus": "★"}
 BLANKS = str.maketrans({" ": "␣", "\n": "⏎"})
 CHAINS, TREE = range(4), 4
-TRACES = [*CHAINS, TREE]
+SHOWN = {  # of the draft: where its trace is, its chapter, and a word of its description
+    "exit": (5, 14, "first of its four blocks"),
+    "medusa-tree": (6, 16, "hidden state of the target"),
+    "eagle3": (7, 19, "three of the target's blocks"),
+    "eagle-tree": (8, 19, "three of the target's blocks"),
+    "mtp": (9, 20, "target's hidden state"),
+    "lookahead": (10, 21, "the target's former answers"),
+    "block-markov": (11, 22, "three of the target's blocks"),
+}
+TRACES = range(12)
+BRANCHING, ONE_HOT = (TREE, 6, 8, 10), (2, 6, 8, 10)  # 2: at temperature 0
 
 
 def write_page(path):
@@ -82,21 +92,15 @@ def parts():
 @functools.cache
 def decoded(draft, K, temperature, seed, prompt, n):
     target, tokenizer, drafts = parts()
-    rng, prompt = RandomSource(seed), tokenizer.encode(prompt)
-    return speculative_generate(target, drafts[draft], prompt, n, K, Sampling(temperature), rng)
-
-
-@functools.cache
-def decoded_tree(draft, tree, temperature, seed, prompt, n):
-    target, tokenizer, drafts = parts()
-    request = target, Grown(drafts[draft], tree), tokenizer.encode(prompt), n
-    return tree_generate(*request, sampling=Sampling(temperature), rng=RandomSource(seed))
+    prompt, how = tokenizer.encode(prompt), {"sampling": Sampling(temperature)}
+    if draft in PROPOSERS:
+        made = PROPOSERS[draft](target, drafts["distilled"], K)
+        target = getattr(made, "target", target)
+        return tree_generate(target, made, prompt, n, **how, rng=RandomSource(seed))
+    return speculative_generate(target, drafts[draft], prompt, n, K, **how, rng=RandomSource(seed))
 
 
 def generation_of(trace):
-    if "tree" in trace:
-        names = ("temperature", "seed", "prompt", "tokens")
-        return decoded_tree(trace["draft"], tuple(trace["tree"]), *(trace[n] for n in names))
     names = ("draft", "K", "temperature", "seed", "prompt", "tokens")
     return decoded(*(trace[name] for name in names))
 
@@ -110,56 +114,44 @@ def test_the_traces_are_those_that_the_page_promises(recorded):
         ("distilled", 8, 1.0),
         ("distilled", 8, 0.0),
         ("distilled", 8, 1.0),
-        ("distilled", 14, 1.0),
+        ("tree", 4, 1.0),
+        *((draft, BEST_PROPOSED[draft], 1.0) for draft in SHOWN),
     ]
     restarts = [sum(r["restart"] for r in t["rounds"]) for t in recorded["traces"]]
-    assert restarts[:3] == [0, 0, 0] and restarts[3] >= 1 and restarts[4] == 0
+    assert restarts[3] >= 1 and sum(restarts) == restarts[3]
 
 
-@pytest.mark.parametrize("i", CHAINS)
+@pytest.mark.parametrize("i", TRACES)
 def test_every_round_is_the_packages_own(recorded, i):
-    trace = recorded["traces"][i]
-    made, decode = generation_of(trace), parts()[1].decode
-    assert len(trace["rounds"]) == len(made.rounds)
-    for shown, r in zip(trace["rounds"], made.rounds, strict=True):
-        n = r.n_accepted
-        assert "".join(d["text"] for d in shown["drafts"]) == decode(r.candidates)
-        assert [d["q"] for d in shown["drafts"]] == [
-            float(r.draft_probs[j, token]) for j, token in enumerate(r.candidates)
-        ]
-        assert [d["p"] for d in shown["drafts"]] == [
-            float(r.target_probs[j, token]) for j, token in enumerate(r.candidates)
-        ]
-        fates = ["accepted"] * n + ["rejected"] + ["unexamined"] * len(r.candidates)
-        assert [d["fate"] for d in shown["drafts"]] == fates[: len(r.candidates)]
-        assert shown["last"]["text"] == decode(r.emitted[-1:])
-        assert shown["last"]["fate"] == ("bonus" if n == len(r.candidates) else "resampled")
-        assert shown["cache"][0] == r.cache_len
-
-
-def test_every_round_of_the_tree_is_the_packages_own(recorded):
     """The path that was kept is accepted, the siblings tried before it are rejected, no others."""
-    trace, decode = recorded["traces"][TREE], parts()[1].decode
+    trace, decode = recorded["traces"][i], parts()[1].decode
     made, fates = generation_of(trace), []
     assert len(trace["rounds"]) == len(made.rounds)
     for shown, r in zip(trace["rounds"], made.rounds, strict=True):
-        assert "".join(d["text"] for d in shown["drafts"]) == decode(r.candidates)
-        assert [d["parent"] for d in shown["drafts"]] == r.parents
-        for node, draft in enumerate(shown["drafts"]):
-            parent, token = r.parents[node], r.candidates[node]
+        parents = r.parents or list(range(-1, len(r.candidates) - 1))
+        path = list(range(r.n_accepted)) if r.path is None else r.path
+        drafts = shown["drafts"]
+        assert "".join(d["text"] for d in drafts) == decode(r.candidates)
+        assert [d.get("parent", n - 1) for n, d in enumerate(drafts)] == parents
+        for node, draft in enumerate(drafts):
+            parent, token = parents[node], r.candidates[node]
             assert draft["p"] == float(r.target_probs[parent + 1, token])
             assert draft["q"] == float(r.draft_probs[node, token])
-            reached = parent == -1 or parent in r.path
-            siblings = [n for n in r.path if r.parents[n] == parent]
-            examined = reached and not any(n < node for n in siblings)
-            fate = "accepted" if node in r.path else "rejected" if examined else "unexamined"
+            reached = parent == -1 or parent in path
+            examined = reached and not any(n < node for n in path if parents[n] == parent)
+            fate = "accepted" if node in path else "rejected" if examined else "unexamined"
             assert draft["fate"] == fate and (draft["u"] is None) == (fate == "unexamined")
-            first = node == r.parents.index(parent)
-            assert not examined or not first or draft["left"] == draft["p"]
+            first = node == parents.index(parent)
+            assert ("left" in draft) == (examined and not first)
             fates.append((fate, first))
+        end = path[-1] if path else -1
         assert shown["last"]["text"] == decode(r.emitted[-1:])
-        assert ("residual" in shown["last"]) == (shown["last"]["fate"] == "resampled")
-    assert ("accepted", False) in fates, "a second sibling is among those that were kept"
+        assert shown["last"]["fate"] == ("resampled" if end in parents else "bonus")
+        assert ("residual" in shown["last"]) == (end in parents)
+        assert shown["last"]["p"] == float(r.target_probs[end + 1, r.emitted[-1]])
+        assert shown["cache"][0] == r.cache_len
+    if i in BRANCHING:
+        assert ("accepted", False) in fates, "a second sibling is among those that were kept"
 
 
 @pytest.mark.parametrize("i", TRACES)
@@ -318,22 +310,99 @@ def test_the_sentence_of_a_decision_says_u_and_the_ratio_truly(page, recorded):
     assert page.evaluate("digits(0.4561, 0.4563)") == "0.4561"  # never u = 0.46 < 0.46
 
 
-def test_a_tree_shows_its_branches_and_whom_it_refused(page, recorded):
-    choose(page, TREE)
-    assert "2 · 2 · 1 · 1 after each" in page.inner_text("#about")
-    said = []
-    for n, r in enumerate(recorded["traces"][TREE]["rounds"]):
-        steps = 2 + len(r["drafts"]) + sum(d["u"] is not None for d in r["drafts"]) + 1
-        for step in range(steps + 1):
-            page.evaluate("([n, s]) => player.go(n, s)", [n, step])
-            said.append(page.inner_text("#sentence"))
-        first = page.locator("#rows tr").evaluate_all(ROWS)[0][0]
-        assert first == r["drafts"][0]["text"].translate(BLANKS) if r["drafts"] else True
-    every = " ".join(said)
+def sentences(page, i):
+    """What the page says of a trace: (kind of the step, the draft drawn in it, sentence, round)."""
+    choose(page, i)
+    read = """() => player.traces[player.state.trace].rounds.flatMap((round, n) => {
+        player.go(n, 0);
+        let drafted = 0;
+        return player.state.steps.map((kind, s) => {
+            player.go(n, s);
+            const draft = kind === "draft" ? round.drafts[drafted++] : null;
+            return [kind, draft, document.getElementById("sentence").textContent, n];
+        });
+    })"""
+    return page.evaluate(read)
+
+
+@pytest.mark.parametrize("i", BRANCHING)
+def test_a_tree_shows_its_branches_and_whom_it_refused(page, recorded, i):
+    every = " ".join(said for *_, said, _ in sentences(page, i))
     for part in ("one of several", "Each sees its own branch only", "its sibling, is next",
                  "left it", "on to what follows it", "entries move together"):  # fmt: skip
         assert part in every, part
-    assert not [s for s in said if "undefined" in s or "NaN" in s]
+    for n, r in enumerate(recorded["traces"][i]["rounds"]):
+        page.evaluate("n => player.go(n, 1e9)", n)
+        names = [row[0] for row in page.locator("#rows tr").evaluate_all(ROWS)]
+        deep = any(d.get("parent", j - 1) >= 0 for j, d in enumerate(r["drafts"]))
+        assert any("└" in name for name in names) == deep
+
+
+@pytest.mark.parametrize("i", sorted(set(TRACES) - set(BRANCHING)))
+def test_a_chain_reads_like_a_chain_however_it_was_decoded(page, i):
+    for *_, said, _ in sentences(page, i):
+        assert not [w for w in ("one of several", "ranch", "sibling", "move together") if w in said]
+    assert "rejected" in " ".join(said for *_, said, _ in sentences(page, i))
+    page.evaluate("player.go(5, 1e9)")
+    assert "└" not in page.inner_text("#rows")
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_every_sentence_is_whole_and_says_whether_the_guess_was_drawn(page, recorded, i):
+    trace, written = recorded["traces"][i], 0
+    deepest = 8 if i < 4 else 4
+    for kind, draft, said, n in sentences(page, i):
+        assert "undefined" not in said and "NaN" not in said and "null" not in said
+        if kind == "draft":
+            assert f"guesses “{draft['text'].translate(BLANKS)}”" in said
+            assert ("not drawn, so q = 1 and it is accepted with" in said) == (i in ONE_HOT), said
+            assert ("drawn from its q" in said) == (i not in ONE_HOT), said
+            likeliest = "window or its pool" if trace["draft"] == "lookahead" else "likeliest"
+            assert (likeliest in said) == (i in ONE_HOT), said
+        if kind == "last" and "↻" in said:
+            assert ("which is p without what was refused" in said) == (i in ONE_HOT), said
+        if "the text is nearly done" in said:
+            assert trace["tokens"] - written <= deepest
+        if kind == "trim":
+            r = trace["rounds"][n]
+            written += r["cache"][2] - r["cache"][0]
+    assert written == trace["tokens"]
+
+
+def test_a_second_sibling_of_a_fixed_tree_is_the_second_likeliest(page, recorded):
+    said = [s for kind, _, s, n in sentences(page, 6) if kind == "draft" and n == 0]
+    ranks = [s.split(", its ")[1].split("likeliest")[0].strip() for s in said]
+    assert ranks[:3] == ["", "second", "third"] and "fifth" not in ranks and "5th" in ranks
+    assert "without its earlier siblings" in said[1] and "without" not in said[0]
+
+
+@pytest.mark.parametrize("draft", SHOWN)
+def test_a_description_names_the_method_its_chapter_and_what_it_reads(page, recorded, draft):
+    i, chapter, reads = SHOWN[draft]
+    trace = recorded["traces"][i]
+    assert trace["draft"] == draft and f"(chapter {chapter})" in trace["name"]
+    assert list((ROOT / "notebooks").glob(f"{chapter}_*.ipynb"))
+    choose(page, i)
+    about = page.inner_text("#about")
+    assert f"(chapter {chapter})" in about and f" read{'' if 'heads' in about else 's'} " in about
+    assert reads in about and "{" not in about and "undefined" not in about
+    most = max(len(r["drafts"]) for r in trace["rounds"])
+    assert f"{most} guesses" in about or f"{most} most promising guesses" in about
+    assert about.endswith(f"temperature 1, seed 0, {trace['tokens']} tokens.")
+
+
+def test_the_descriptions_of_the_first_traces(page):
+    ends = [
+        "a bigram counted in Tiny Shakespeare, which sees one letter back. K = 4 guesses a round",
+        *["an n-gram tree distilled from the target (chapter 10). K = 8 guesses a round"] * 3,
+        "an n-gram tree distilled from the target (chapter 10). A tree of 14 guesses a round, "
+        "2 · 2 · 1 · 1 after each",
+    ]
+    corpus = json.loads(page.text_content("#traces"))["corpus"]
+    for i, end in enumerate(ends):
+        choose(page, i)
+        expected = f"Draft: {end}, temperature".replace("Tiny Shakespeare", corpus)
+        assert page.inner_text("#about").startswith(expected)
 
 
 def test_a_restart_is_seen(page, recorded):

@@ -1,0 +1,235 @@
+"""Chapter 22: right answers to its turn and exercises, and wrong ones that must be refused."""
+
+RIGHT = {
+    0: [
+        """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        q = sampling.probs(row + table[before])
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+        """
+def my_told(logits, table, current, sampling, rng):
+    every = sampling.probs(logits[:, None] + table)  # (K, V, V): after each token there could be
+    tokens, q = [current], torch.empty_like(logits)
+    for i in range(len(logits)):
+        q[i] = every[i, tokens[-1]]
+        tokens.append(rng.categorical(q[i]))
+    return tuple(tokens[1:]), q
+""",
+        """
+def my_told(logits, table, current, sampling, rng):
+    def rest(rows, before):
+        if len(rows) == 0:
+            return [], []
+        q = sampling.probs(rows[0] + table[before])
+        token = rng.categorical(q)
+        tokens, others = rest(rows[1:], token)
+        return [token, *tokens], [q, *others]
+
+    return rest(logits, current)
+""",
+    ],
+    1: [
+        """
+def my_schedule(sure, cost):
+    worth, tokens, reached = [1 / cost[0]], 1.0, 1.0
+    for s, c in zip(sure, cost[1:]):
+        reached *= s
+        tokens += reached
+        worth.append(tokens / c)
+        if worth[-1] <= worth[-2]:
+            return len(worth) - 2
+    return len(worth) - 1
+""",
+        """
+import math
+
+
+def my_schedule(sure, cost):
+    def worth(n):
+        return (1 + sum(math.prod(sure[:i]) for i in range(1, n + 1))) / cost[n]
+
+    return next((n for n in range(len(sure)) if worth(n + 1) <= worth(n)), len(sure))
+""",
+    ],
+    2: [
+        """
+def my_thin(table, r):
+    U, S, Vt = torch.linalg.svd(table)
+    root = S[:r].sqrt()
+    return U[:, :r] * root, root[:, None] * Vt[:r]
+""",
+        """
+def my_thin(table, r):
+    _, basis = torch.linalg.eigh(table.T @ table)  # eigenvalues rise
+    basis = basis[:, -r:]
+    return table @ basis, basis.T
+""",
+    ],
+}
+
+WRONG = {
+    0: [
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, before = [], current
+    for row in logits:
+        before = rng.categorical(sampling.probs(row + table[before]))
+        tokens.append(before)
+    return tokens, sampling.probs(logits)
+""",
+            "that of the logits alone",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    q = sampling.probs(logits + table[current])
+    return [rng.categorical(row) for row in q], q
+""",
+            "corrected by the current token",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    q = sampling.probs(logits)
+    return [rng.categorical(row) for row in q], q
+""",
+            "that of the logits alone",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens = [rng.categorical(q) for q in sampling.probs(logits)]
+    return tokens, sampling.probs(logits + table[[current, *tokens[:-1]]])
+""",
+            "not drawn from it",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        q = sampling.probs(row + table[:, before])
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "read by column",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        q = torch.softmax(row + table[before], -1)
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "sampling rule is missing",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for i, row in enumerate(logits):
+        q = sampling.probs(row + table[before] if i else row)
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "place 1 was not corrected",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before, given = [], [], current, 0
+    for row in logits:
+        given = given + table[before]
+        q = sampling.probs(row + given)
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "only the last one counts",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    for row in logits:
+        current = rng.categorical(sampling.probs(row + table[current]))
+""",
+            "return two things",
+        ),
+        (
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, before = [], current
+    for i in range(len(logits)):
+        logits[i] += table[before]
+        before = rng.categorical(sampling.probs(logits[i]))
+        tokens.append(before)
+    return tokens, sampling.probs(logits)
+""",
+            "changed in place",
+        ),
+    ],
+    1: [
+        (
+            """
+def my_schedule(sure, cost):
+    reached = [1.0]
+    for s in sure:
+        reached.append(reached[-1] * s)
+    worth = [sum(reached[: n + 1]) / cost[n] for n in range(len(cost))]
+    return worth.index(max(worth))
+""",
+            "a fall, and a rise after it",
+        ),
+        (
+            """
+def my_schedule(sure, cost):
+    n = 0
+    while n < len(sure) and (1 + sum(sure[: n + 1])) / cost[n + 1] > (1 + sum(sure[:n])) / cost[n]:
+        n += 1
+    return n
+""",
+            "later guesses are reached less",
+        ),
+    ],
+    2: [
+        (
+            """
+def my_thin(table, r):
+    U, S, Vt = torch.linalg.svd(table)
+    return U[:, :r], Vt[:r]
+""",
+            "is possible",
+        ),
+        (
+            """
+def my_thin(table, r):
+    U, S, Vt = torch.linalg.svd(table)
+    return U[:r] * S[:r, None], Vt[:, :r]
+""",
+            "shapes",
+        ),
+        (
+            """
+def my_thin(table, r):
+    return table[:, :r], torch.eye(len(table)).double()[:r]
+""",
+            "is possible",
+        ),
+    ],
+}

@@ -1,0 +1,190 @@
+"""Multi-token prediction: its loss, its training, and the target as its own draft."""
+
+import pytest
+import torch
+from conftest import TINY, make_model
+
+from nanogpt import checkpoint
+from nanogpt.checks import exact_continuations
+from nanogpt.drafts import eagle
+from nanogpt.drafts.eagle import EagleDraft, EagleHead
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.fused import TARGETS
+from nanogpt.generate import autoregressive_generate
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.toys import toy_target
+from nanogpt.train import make_optimizer, mtp_loss, train, train_mtp
+from nanogpt.tree import tree_generate
+
+
+def random_layer(target, seed=0):
+    """An MTP layer in float64 that knows nothing."""
+    layer = EagleHead(target.config, norms=True).double()
+    generator = torch.Generator().manual_seed(seed)
+    for p in layer.parameters():
+        torch.nn.init.normal_(p, generator=generator)
+    return layer.requires_grad_(False).share(target)
+
+
+class Knows:
+    """In place of a layer: it says `far` more than the token that it reads, for sure."""
+
+    def __init__(self, far):
+        self.far = far
+
+    def unrolled(self, features, tokens, steps):
+        assert features.shape[:2] == tokens.shape
+        return [torch.nn.functional.one_hot((tokens + self.far) % 9, 9) * 50.0] * steps
+
+    def logits(self, out):
+        return out
+
+
+def test_the_label_is_the_token_after_the_one_that_the_layer_reads():
+    tokens = torch.arange(9).repeat(2, 1)  # each token one more than the one before
+    hidden = torch.zeros(2, 8, 4)
+    assert mtp_loss(Knows(1), hidden, tokens) < 1e-6
+    assert mtp_loss(Knows(1), hidden, tokens, steps=3) < 1e-6
+    assert mtp_loss(Knows(0), hidden, tokens) > 10  # the token that it reads
+    assert mtp_loss(Knows(2), hidden, tokens) > 10
+
+
+def test_the_state_is_that_of_the_token_before(tiny):
+    """A loss on true states that would not change if the last one did: it has no label."""
+    layer = random_layer(tiny)
+    tokens = torch.randint(TINY.vocab_size, (2, 9), generator=torch.Generator().manual_seed(1))
+    hidden = torch.randn(2, 8, TINY.n_embd, dtype=torch.float64)
+    loss, other = mtp_loss(layer, hidden, tokens), hidden.clone()
+    other[:, -1] += 1
+    assert mtp_loss(layer, other, tokens) == loss
+    other[:, 0] += 1
+    assert mtp_loss(layer, other, tokens) != loss
+    out, _ = layer(hidden[:, :1], tokens[:, 1:2])
+    one = torch.nn.functional.cross_entropy(layer.logits(out)[:, 0], tokens[:, 2])
+    torch.testing.assert_close(mtp_loss(layer, hidden[:, :2], tokens[:, :3]), one)
+
+
+def test_a_layer_without_weight_leaves_the_training_of_the_target_alone(monkeypatch):
+    """The same start, batches and rates as `train`: with λ = 0 it is the same training."""
+    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=8)
+    tokens = torch.randint(9, (400,), generator=torch.Generator().manual_seed(0))
+    alone = make_model(config, seed=3)
+    joined = make_model(config, seed=3)
+    head = EagleHead(config, norms=True).to(alone.lm_head.weight)
+    monkeypatch.setattr("nanogpt.train.mtp_loss", lambda *_: torch.zeros(()))
+    run = train(alone, make_optimizer(alone), tokens, 8, batch_size=4, seed=5)
+    losses = [loss for _, loss in run]
+    optimizer = make_optimizer(torch.nn.ModuleList([joined, head]))
+    run = train_mtp(joined, head, optimizer, tokens, 8, batch_size=4, seed=5)
+    for (step, own, ahead), loss in zip(run, losses, strict=True):
+        assert ahead == 0 and own == pytest.approx(loss, rel=1e-9), step
+
+
+def test_the_second_question_weighs_less_later_on(monkeypatch):
+    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=8)
+    target, head, sums = make_model(config), EagleHead(config, norms=True), []
+    head = head.to(target.lm_head.weight)
+    monkeypatch.setattr("nanogpt.train.update", lambda _m, _o, loss, _r: sums.append(loss.item()))
+    run = list(train_mtp(target, head, None, torch.arange(900) % 9, 37, batch_size=2))
+    weights = [(total - own) / ahead for total, (_, own, ahead) in zip(sums, run, strict=True)]
+    assert weights == pytest.approx([0.3] * 25 + [0.1] * 12)  # 10 of 14.8
+
+
+def test_the_target_learns_from_both_questions(monkeypatch):
+    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=8)
+    target, head = make_model(config), EagleHead(config, norms=True)
+    head, tokens = head.to(target.lm_head.weight), torch.arange(14) % 9  # one window
+    monkeypatch.setattr("nanogpt.train.update", lambda _m, _o, loss, _r: loss.backward())
+    list(train_mtp(target, head, None, tokens[:13], 1, batch_size=1))
+    got = target.blocks[0].ffwd.net[0].weight.grad.clone()
+    target.zero_grad()
+    hidden, _ = target.trunk(tokens[None, :12])
+    own = torch.nn.functional.cross_entropy(target.lm_head(hidden)[0], tokens[1:13])
+    (own + 0.3 * mtp_loss(head, hidden, tokens[None, :13])).backward()
+    torch.testing.assert_close(got, target.blocks[0].ffwd.net[0].weight.grad)
+
+
+def test_both_learn_and_both_questions_reach_what_is_shared():
+    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=16)
+    tokens = torch.arange(900) % 9  # 0, 1, … 8, 0, 1, …
+    torch.manual_seed(0)
+    target, head = GPTLanguageModel(config), EagleHead(config, norms=True)
+    both = torch.nn.ModuleList([target, head])
+    run = list(train_mtp(target, head, make_optimizer(both), tokens, 200, batch_size=8))
+    assert run[0][1] > 1.5 and run[-1][1] < 0.3 and run[-1][2] < 0.3
+    target.zero_grad()
+    idx = tokens[:13].view(1, 13)
+    mtp_loss(head, target.trunk(idx[:, :-1])[0].detach(), idx).backward()
+    assert target.lm_head.weight.grad.abs().max() > 0
+    assert target.token_embedding_table.weight.grad.abs().max() > 0
+
+
+def test_a_frozen_target_stays_as_it_is():
+    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=16)
+    torch.manual_seed(0)
+    target, head = GPTLanguageModel(config).requires_grad_(False), EagleHead(config, norms=True)
+    before = {name: t.clone() for name, t in target.state_dict().items()}
+    run = list(train_mtp(target, head, make_optimizer(head), torch.arange(900) % 9, 30, unroll=3))
+    assert run[-1][2] < run[0][2]
+    assert all(torch.equal(t, before[name]) for name, t in target.state_dict().items())
+
+
+@pytest.mark.parametrize("form", TARGETS)
+@pytest.mark.parametrize("K", [1, 2, 3])
+def test_the_text_is_the_targets_own_over_a_restart(form, K):
+    toy = toy_target(3, 4, seed=1)
+    model, layer = TARGETS[form](toy), random_layer(toy)
+    for sampling in (Sampling(), Sampling(0.5, top_k=2)):
+
+        def program(rng, sampling=sampling):
+            draft = EagleDraft(model, layer, K)
+            made = tree_generate(model, draft, [0, 1], 4, sampling=sampling, rng=rng)
+            assert made.prefills > 1
+            return tuple(made.tokens)
+
+        own = exact_continuations(toy, 4, sampling)
+        assert total_variation(enumerate_outcomes(program), own) < 1e-12
+
+
+@pytest.mark.parametrize("form", TARGETS)
+def test_greedy_is_equal(form, tiny):
+    model, layer, prompt = TARGETS[form](tiny), random_layer(tiny), [1, 2, 3]
+    plain = autoregressive_generate(tiny, prompt, 40, Sampling(0)).tokens
+    made = tree_generate(model, EagleDraft(model, layer, 3), prompt, 40, sampling=Sampling(0))
+    assert made.tokens == plain
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return eagle.load_mtp()
+
+
+def test_the_shipped_target_is_a_shakespeare_and_its_layers_guess_it(shipped):
+    target, layers = shipped
+    facts = checkpoint.read_header(eagle.MTP)["facts"]
+    assert facts["val_loss"] < 1.6 and facts["without"]["val_loss"] < 1.6
+    for name, layer in layers.items():
+        draft, rounds = EagleDraft(target, layer, 1), []
+        for seed in range(3):
+            rng = RandomSource(seed)
+            rounds += tree_generate(target, draft, [1, 40, 50], 80, rng=rng).rounds
+        kept = sum(r.n_accepted for r in rounds) / sum(r.n_examined for r in rounds)
+        assert kept > 0.6, name
+
+
+def test_only_the_layer_trained_on_its_own_outputs_goes_on(shipped):
+    target, layers = shipped
+    text = "First Citizen:\nBefore we proceed any further, hear me speak."
+    windows = torch.tensor(checkpoint.load()[1].encode(text)[:60]).view(2, 30)
+    alphas = {n: eagle.alpha_by_depth(layer, target, windows, 3) for n, layer in layers.items()}
+    once, again = ([a for a, _ in alphas[name]] for name in ("once", "again"))
+    assert once[0] - once[2] > 0.1 > abs(once[0] - again[0])
+    assert again[2] > once[2] + 0.1
+
+
+def test_a_file_without_layers_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"make_drafts\.py mtp"):
+        eagle.load_mtp(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="holds no target with MTP layers"):
+        eagle.load_mtp(checkpoint.TARGET)
