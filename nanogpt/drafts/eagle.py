@@ -215,7 +215,7 @@ class EagleTree(EagleDraft):
         """All nodes after the output (1, 1, C), K deep: their tokens, parents and values' logs."""
         P, level = past.shape[3], [-1]  # level: the nodes whose outputs are in `out`
         tokens, parents, values = [], [], []
-        read, below = [-1], []  # what the head has read, and after which of it each
+        read, below = [-1], []  # what the head has read; of each, its parent in `read`
         for depth in range(1, K + 1):
             log_q = torch.log_softmax(self.head.logits(out[0]).double(), dim=-1)  # (n, V)
             log_q, best = log_q.sort(dim=-1, descending=True, stable=True)

@@ -1,12 +1,14 @@
-"""Drafts that make all their guesses in one go: Medusa's heads.
+"""Drafts that make all their guesses in one go: Medusa's heads, and a block drafter.
 
 Extra heads beside `lm_head` look at the same hidden state and guess the tokens after the next one
-(Cai et al. 2024, arXiv 2401.10774). No guess knows the others.
+(Cai et al. 2024, arXiv 2401.10774). No guess knows the others. A block drafter asks a small model
+of its own for all places at once, and may tell each place afterwards what was drawn before it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,11 +19,12 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import Text, Tree
-from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
 MEDUSA2 = DATA_DIR / "checkpoints" / "medusa2.safetensors"
+BLOCK = DATA_DIR / "checkpoints" / "block.safetensors"
 
 
 class MedusaHeads(nn.Module):
@@ -179,3 +182,146 @@ def load_with_target(path: Path = MEDUSA2) -> tuple[GPTLanguageModel, MedusaHead
     _, tensors = checkpoint.load_tensors(path, names, "python data/make_drafts.py medusa2")
     target.load_state_dict({name.removeprefix("target/"): tensors[name].float() for name in names})
     return target.requires_grad_(False).eval(), heads
+
+
+class InjectedBlock(nn.Module):
+    """A block of a transformer whose rows read features, too: as keys and values beside their own.
+
+    The features are injected there and go no further (DFlash, arXiv 2602.06036). All rows see all
+    others: there is nothing to hide, for no row holds a token that another one guesses.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        C, self.n_head = config.n_embd, config.n_head
+        self.query = nn.Linear(C, C, bias=False)
+        self.key_value = nn.Linear(C, 2 * C, bias=False)
+        self.proj, self.ffwd = nn.Linear(C, C), FeedForward(config)
+        self.ln1, self.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
+
+    def forward(self, x: Tensor, seen: Tensor, may: Tensor | None = None) -> Tensor:
+        """x (B, K, C), seen (B, w, C) -> (B, K, C). may (B, 1, 1, w+K) bool: True = is there."""
+        rows, (B, K, C) = self.ln1(x), x.shape
+        read = torch.cat([seen, rows], dim=1)  # (B, w+K, C)
+        q = self.query(rows).view(B, K, self.n_head, -1).transpose(1, 2)
+        kv = self.key_value(read).view(B, -1, 2, self.n_head, C // self.n_head)
+        k, v = kv.permute(2, 0, 3, 1, 4)  # (B, n_head, w+K, hs) each
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=may)
+        x = x + self.proj(attended.transpose(1, 2).reshape(B, K, C))
+        return x + self.ffwd(self.ln2(x))
+
+
+class BlockDrafter(nn.Module):
+    """Guesses the next K tokens in one pass: the current token, then a MASK for each later place.
+
+    layers: after which of the target's blocks, from 1, the streams are read; the last `reach`
+    places of them, projected to C. What comes out goes through the target's lm_head. A low-rank
+    table, W1[token] W2, says how a token changes the logits of the place after it (DSpark's Markov
+    head, arXiv 2607.05147).
+    """
+
+    def __init__(self, config: GPTConfig, layers: Sequence[int], K: int, reach=16, rank=32):
+        super().__init__()
+        C, V = config.n_embd, config.vocab_size
+        self.config, self.layers, self.K, self.reach = config, tuple(layers), K, reach
+        n = len(self.layers) * C
+        self.project = nn.Sequential(nn.LayerNorm(n), nn.Linear(n, C, bias=False))
+        self.token = nn.Embedding(V + 1, C)  # the last one is MASK
+        self.place = nn.Embedding(K, C)
+        self.distance = nn.Embedding(reach, C)  # of a feature; the last one's is the nearest
+        self.block, self.ln = InjectedBlock(config), nn.LayerNorm(C)
+        self.w1, self.w2 = nn.Embedding(V, rank), nn.Linear(rank, V, bias=False)
+        for table in (self.token, self.place, self.distance, self.w1):
+            nn.init.normal_(table.weight, std=0.1)
+        nn.init.zeros_(self.w2.weight)  # at first it corrects nothing
+
+    def forward(self, seen: Tensor, tokens: Tensor, may: Tensor | None = None) -> Tensor:
+        """What lm_head reads: (B, K, C); row i guesses the token i+1 places after the current one.
+
+        seen (B, w, C): projected features of the last w <= reach tokens before the current ones,
+        tokens (B). may (B, 1, 1, w+K) bool: what is there to be read; all, by default.
+        """
+        B, w = seen.shape[:2]
+        idx = torch.full((B, self.K), self.config.vocab_size, device=tokens.device)
+        idx[:, 0] = tokens
+        x = self.token(idx) + self.place.weight
+        seen = seen + self.distance.weight[self.reach - w :]
+        return self.ln(self.block(x, seen, may))
+
+    def corrected(self, logits: Tensor, before: Tensor) -> Tensor:
+        """logits (..., V) of a place, told which token (...) stands before it."""
+        return logits + self.w2(self.w1(before))
+
+
+class BlockDraft:
+    """Guesses a chain of up to K tokens from one pass of a block drafter.
+
+    markov: each token is drawn from its logits corrected by the token drawn before it; otherwise
+    all are drawn apart. The q that is claimed is the one that the token was drawn from.
+    Raises ValueError unless 1 <= K <= the drafter's (the default).
+    """
+
+    def __init__(self, target: GPTLanguageModel, drafter: BlockDrafter, K=None, markov=True):
+        self.K = drafter.K if K is None else K
+        if not 1 <= self.K <= drafter.K:
+            raise ValueError(f"K is {K}; this drafter has 1 to {drafter.K} places")
+        self.drafter, self.lm_head, self.markov = drafter, target.lm_head, markov
+        self.layers, self.vocab_size = drafter.layers, drafter.config.vocab_size
+        self.kept = weakref.WeakKeyDictionary()  # of a text: its prefills, projected features
+
+    def seen(self, text: Text) -> Tensor:
+        """Its last features (w, C), each projected once; a restart makes all of them new."""
+        prefills, seen = self.kept.get(text, (None, None))
+        if prefills != text.prefills:
+            seen = self.drafter.project(text.hidden)
+        elif len(seen) < len(text.hidden):
+            seen = torch.cat([seen, self.drafter.project(text.hidden[len(seen) :])])
+        self.kept[text] = text.prefills, seen
+        return seen[-self.drafter.reach :]
+
+    @torch.no_grad()
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """A chain of min(K, most) guesses; empty where no token has been read yet."""
+        n = min(self.K, most)
+        if text.hidden is None or n < 1:
+            return Tree([], [], torch.empty(0, self.vocab_size, dtype=torch.float64))
+        before = torch.tensor(text.tokens[-1:], device=text.hidden.device)
+        logits = self.lm_head(self.drafter(self.seen(text)[None], before)[0, :n])  # (n, V)
+        tokens, rows = [], []
+        for row in logits:
+            row = self.drafter.corrected(row, before)[0] if self.markov else row
+            rows.append(sampling.probs(row))
+            tokens.append(rng.categorical(rows[-1]))
+            before = before.new_tensor(tokens[-1:])
+        return Tree(tokens, list(range(-1, n - 1)), torch.stack(rows))
+
+
+def save_block(path: Path, drafter: BlockDrafter, tokenizer: CharTokenizer, facts: dict) -> None:
+    """Write the drafter in float16."""
+    header = {
+        "config": dataclasses.asdict(drafter.config),
+        "shape": {
+            "layers": drafter.layers,
+            "K": drafter.K,
+            "reach": drafter.reach,
+            "rank": drafter.w1.embedding_dim,
+        },
+        "vocabulary": tokenizer.chars,
+        "facts": facts,
+    }
+    state = drafter.state_dict()
+    tensors = {name: t.detach().cpu().half().contiguous() for name, t in state.items()}
+    checkpoint.save_tensors(path, tensors, header)
+
+
+def load_block(path: Path = BLOCK) -> BlockDrafter:
+    """The shipped block drafter, trained on the shipped target; in float32.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
+    """
+    header, tensors = checkpoint.load_tensors(
+        path, ("w1.weight",), "python data/make_drafts.py block"
+    )
+    drafter = BlockDrafter(GPTConfig(**header["config"]), **header["shape"])
+    drafter.load_state_dict({name: tensors[name].float() for name in drafter.state_dict()})
+    return drafter.requires_grad_(False).eval()

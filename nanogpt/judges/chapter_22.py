@@ -109,7 +109,7 @@ def check_claim(logits: Tensor, table: Tensor, sampling: Sampling, tokens, q: Te
 
 
 def said_of(row: Tensor) -> list[float]:
-    """A distribution, short."""
+    """A distribution (V,), short."""
     return [round(x, 3) for x in row.tolist()]
 
 
