@@ -114,7 +114,7 @@ def said_of(row: Tensor) -> list[float]:
 
 
 def drawn_wrong(logits: Tensor, table: Tensor, sampling: Sampling, found: dict) -> None:
-    """Raise AssertionError unless `found`, {tokens: probability}, is drawn from the right q."""
+    """Raise AssertionError unless `found`, {tokens: probability}, is drawn by the q (K, V)."""
 
     def chance(tokens):
         q = rows_of(logits, table, sampling, tokens)
