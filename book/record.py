@@ -1,7 +1,8 @@
 """Decodes for real, and writes the player page with what happened in it.
 
 `python book/record.py` renews book/player.html itself; a path as argument takes the page elsewhere,
-as `make book` does. The same machine gives the same bytes.
+as `make book` does. The same machine gives the same bytes. Where a checkpoint has changed, the page
+in the repository is to be recorded again.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ import numpy as np
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.cache import cache_length, trim_kv_cache
-from nanogpt.checks import decoder
+from nanogpt.bench import BEST_PROPOSED, PROPOSERS
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
 from nanogpt.drafts import DRAFTS
 from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
-from nanogpt.tree import Grown, tree_generate
+from nanogpt.tree import tree_generate
 
 PAGE = Path(__file__).resolve().parent / "player.html"
 BEFORE, AFTER = '<script type="application/json" id="traces">', "</script>"
@@ -37,10 +37,48 @@ TRACES = [  # 200 tokens do not fit into the window of 128
         ("distilled tree, K = 8", "distilled", 8, 1.0, 0, 120),
         ("distilled tree, K = 8, temperature 0", "distilled", 8, 0.0, 0, 120),
         ("distilled tree, K = 8, past the window", "distilled", 8, 1.0, 1, 200),
-        ("a tree of guesses", "distilled", 14, 1.0, 0, 100),
+        ("a tree of guesses", "tree", 4, 1.0, 0, 100),
+        *(
+            (name, draft, BEST_PROPOSED[draft], 1.0, 0, 60)
+            for name, draft in (
+                ("an early exit (chapter 14)", "exit"),
+                ("Medusa's tree (chapter 16)", "medusa-tree"),
+                ("EAGLE-3's chain (chapter 19)", "eagle3"),
+                ("EAGLE-2's tree (chapter 19)", "eagle-tree"),
+                ("multi-token prediction (chapter 20)", "mtp"),
+                ("lookahead (chapter 21)", "lookahead"),
+                ("a block drafter (chapter 22)", "block-markov"),
+            )
+        ),
     )
 ]
-TRACES[-1]["tree"] = [2, 2, 1, 1]  # widths, 14 nodes
+DISTILLED = "Draft: an n-gram tree distilled from the target (chapter 10)"
+ABOUT = {  # who guesses; the page puts numbers of the trace, and the corpus, for what is in {}
+    "bigram": "Draft: a bigram counted in {corpus}, which sees one letter back. "
+    "K = {K} guesses a round",
+    "distilled": DISTILLED + ". K = {K} guesses a round",
+    "tree": DISTILLED + ". A tree of {most} guesses a round, 2 · 2 · 1 · 1 after each",
+    "exit": "Draft: the target itself, left early (chapter 14). An exit of its own reads what the "
+    "first of its four blocks made of each token. K = {K} guesses a round",
+    "medusa-tree": "Draft: Medusa's heads (chapter 15), which fill a fixed tree (chapter 16). All "
+    "of them read one hidden state of the target, each head looks one letter further ahead, and "
+    "none knows what another guessed. A tree of {K} guesses, of the same shape every round",
+    "eagle3": "Draft: EAGLE-3's head (chapter 19). It reads what three of the target's blocks made "
+    "of each token, and the token that came next. K = {K} guesses a round",
+    "eagle-tree": "Draft: EAGLE-3's head again, which now grows EAGLE-2's tree (chapter 19): wide "
+    "where the head is unsure. It reads what three of the target's blocks made of each token, and "
+    "the token that came next. Its {K} most promising guesses a round",
+    "mtp": "Draft: a layer for multi-token prediction (chapter 20). It was trained together with a "
+    "target of its own, which writes this text. It reads that target's hidden state of each token, "
+    "and the token that came next. K = {K} guesses a round",
+    "lookahead": "Draft: no model at all (chapter 21). Lookahead keeps a window of guesses, which "
+    "each pass of the target corrects, and a pool of the n-grams that came of it. It reads nothing "
+    "but the text and the target's former answers. A tree of both, up to {most} guesses a round",
+    "block-markov": "Draft: a block drafter that tells each guess its neighbour (chapter 22). It "
+    "reads what three of the target's blocks made of the last 16 letters, and fills in all places "
+    "in one pass; then each guess hears the one before it. K = {K} guesses a round",
+}
+SOURCES = {"lookahead": "from its window or its pool"}  # of what is neither drawn nor the likeliest
 
 
 class Noting:
@@ -70,97 +108,56 @@ class NotingSource(RandomSource):
         return happened
 
 
-def round_of(r: Round, us: list[float], cache: list[int], restart: bool, tokenizer: CharTokenizer):
-    """One round as the page reads it. `us`: of the examined candidates; `cache`: three lengths."""
-    n = r.n_accepted
-    assert len(us) == r.n_examined
-    drafts = []
-    for i, token in enumerate(r.candidates):
-        p, q = float(r.target_probs[i, token]), float(r.draft_probs[i, token])
-        u = us[i] if i < len(us) else None
-        fate = "accepted" if i < n else "rejected" if i == n else "unexamined"
-        assert u is None or (u < min(1.0, p / q)) == (fate == "accepted")
-        drafts.append({"text": tokenizer.decode([token]), "p": p, "q": q, "u": u, "fate": fate})
-    token, fate = r.emitted[-1], "bonus" if n == len(r.candidates) else "resampled"
-    last = {"text": tokenizer.decode([token]), "fate": fate, "p": float(r.target_probs[n, token])}
-    if fate == "resampled":
-        last["residual"] = float(residual(r.target_probs[n], r.draft_probs[n])[token])
-    return {"restart": restart, "cache": cache, "drafts": drafts, "last": last}
+def round_of(r: Round, us: Iterator[float], restart: bool, tokenizer: CharTokenizer) -> dict:
+    """One round as the page reads it. `us`: of all candidates that will be examined.
 
-
-def round_of_tree(r: Round, us: Iterator[float], restart: bool, tokenizer: CharTokenizer) -> dict:
-    """One round of a tree as the page reads it. `us`: of all nodes that will be examined."""
-    p, drafts = r.target_probs.numpy(), []
-    for node, (token, parent) in enumerate(zip(r.candidates, r.parents, strict=True)):
-        q = float(r.draft_probs[node, token])
-        known = {"p": float(p[parent + 1, token]), "q": q, "u": None, "fate": "unexamined"}
-        drafts.append({"text": tokenizer.decode([token]), **known, "parent": parent})
-    for before, kept in itertools.zip_longest([-1, *r.path], r.path):
+    What is so in a chain is left out: a parent that is the candidate before, and what is left of p
+    where no sibling was refused.
+    """
+    p, q, drafts = r.target_probs.numpy(), r.draft_probs.numpy(), []
+    parents = list(range(-1, len(r.candidates) - 1)) if r.parents is None else r.parents
+    path = list(range(r.n_accepted)) if r.path is None else r.path
+    for node, (token, parent) in enumerate(zip(r.candidates, parents, strict=True)):
+        known = {"p": float(p[parent + 1, token]), "q": float(q[node, token])}
+        known |= {"parent": parent} if parent != node - 1 else {}
+        drafts.append({"text": tokenizer.decode([token]), **known, "u": None, "fate": "unexamined"})
+    for before, kept in itertools.zip_longest([-1, *path], path):
         left = p[before + 1]
-        tried = [node for node, parent in enumerate(r.parents) if parent == before]
+        tried = [node for node, parent in enumerate(parents) if parent == before]
         for node in tried[: None if kept is None else tried.index(kept) + 1]:
             draft, token = drafts[node], r.candidates[node]
-            draft |= {"left": float(left[token]), "u": next(us)}
-            draft["fate"] = "accepted" if node == kept else "rejected"
-            assert (draft["u"] < min(1.0, draft["left"] / draft["q"])) == (node == kept)
+            if node != tried[0]:
+                draft["left"] = float(left[token])
+            draft |= {"u": next(us), "fate": "accepted" if node == kept else "rejected"}
+            assert (draft["u"] < min(1.0, left[token] / draft["q"])) == (node == kept)
             if node != kept:
-                left = residual(left, r.draft_probs[node].numpy())
+                left = residual(left, q[node])
     token, fate = r.emitted[-1], "resampled" if tried else "bonus"
     last = {"text": tokenizer.decode([token]), "fate": fate, "p": float(p[before + 1, token])}
     if fate == "resampled":
         last["residual"] = float(left[token])
-    cache = [r.cache_len, r.cache_len + 1 + len(drafts), r.cache_len + 1 + len(r.path)]
+    cache = [r.cache_len, r.cache_len + 1 + len(drafts), r.cache_len + 1 + len(path)]
     return {"restart": restart, "cache": cache, "drafts": drafts, "last": last}
-
-
-def record_tree(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
-    """The settings, and the rounds of a generation with a tree of guesses a pass."""
-    rng, grown = NotingSource(settings["seed"]), Grown(draft, settings["tree"])
-    request = tokenizer.encode(PROMPT), settings["tokens"]
-    sampling = Sampling(settings["temperature"])
-    made = tree_generate(target, grown, *request, sampling=sampling, rng=rng)
-    us, rounds, held = iter(rng.noted), [], len(PROMPT) - 1
-    for r in made.rounds:
-        rounds.append(round_of_tree(r, us, r.cache_len != held, tokenizer))
-        held = rounds[-1]["cache"][2]
-    assert next(us, None) is None
-    return {**settings, "prompt": PROMPT, "rounds": rounds}
 
 
 def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
     """The settings, and the rounds that a generation with them took."""
-    if "tree" in settings:
-        return record_tree(target, tokenizer, draft, settings)
-    lengths, rng = [], NotingSource(settings["seed"])
-
-    def noting_trim(new_kvs, num_emitted, cache_len):
-        kept = trim_kv_cache(new_kvs, num_emitted, cache_len)
-        lengths.append([cache_len, cache_length(new_kvs), cache_length(kept)])
-        return kept
-
-    request = {
-        "prompt_tokens": tokenizer.encode(PROMPT),
-        "max_new_tokens": settings["tokens"],
-        "K": settings["K"],
-        "sampling": Sampling(settings["temperature"]),
-    }
-    made = decoder(trim_kv_cache=noting_trim)(target, draft, **request, rng=rng)
-    ordinary = RandomSource(settings["seed"])
-    assert made.tokens == speculative_generate(target, draft, **request, rng=ordinary).tokens
-    us = iter(rng.noted)
-    full = [None, *(trimmed for _, _, trimmed in lengths)]
-    rounds = [
-        round_of(
-            r,
-            list(itertools.islice(us, r.n_examined)),
-            cache,
-            restart=before is not None and before != cache[0],
-            tokenizer=tokenizer,
-        )
-        for r, cache, before in zip(made.rounds, lengths, full[:-1], strict=True)
-    ]
+    target, rng = getattr(draft, "target", target), NotingSource(settings["seed"])
+    request = tokenizer.encode(PROMPT), settings["tokens"]
+    how = {"sampling": Sampling(settings["temperature"]), "rng": rng}
+    if hasattr(draft, "propose"):
+        made = tree_generate(target, draft, *request, **how)
+    else:
+        made = speculative_generate(target, draft, *request, K=settings["K"], **how)
+    us, rounds, held = iter(rng.noted), [], len(PROMPT) - 1
+    for r in made.rounds:
+        restart = held == target.config.block_size
+        assert restart or r.cache_len == held
+        rounds.append(round_of(r, us, restart, tokenizer))
+        held = rounds[-1]["cache"][2]
     assert next(us, None) is None
-    return {**settings, "prompt": PROMPT, "rounds": rounds}
+    texts = {"about": ABOUT[settings["draft"]], "source": SOURCES.get(settings["draft"])}
+    return {**settings, **texts, "prompt": PROMPT, "rounds": rounds}
 
 
 def record_all() -> dict:
@@ -169,10 +166,15 @@ def record_all() -> dict:
     corpus = load_corpus()
     target, tokenizer = checkpoint.load()
     tokens, _ = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
-    drafts = {
-        name: DRAFTS[name](tokens, tokenizer.vocab_size) for name in {t["draft"] for t in TRACES}
-    }
-    traces = [record(target, tokenizer, drafts[t["draft"]], t) for t in TRACES]
+    table = DRAFTS["distilled"](tokens, tokenizer.vocab_size)
+    traces = []
+    for settings in TRACES:
+        name, K = settings["draft"], settings["K"]
+        if name in PROPOSERS:
+            draft = PROPOSERS[name](target, table, K)
+        else:
+            draft = DRAFTS[name](tokens, tokenizer.vocab_size)
+        traces.append(record(target, tokenizer, draft, settings))
     return {"window": target.config.block_size, "corpus": corpus.name, "traces": traces}
 
 
