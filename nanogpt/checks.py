@@ -487,10 +487,10 @@ def check_incremental(generate: Decoder, n: int = 40, K: int = 3) -> None:
             for j, q in enumerate(r.draft_probs):
                 right = forced_q(head, target, known, r.candidates[:j])
                 off = float((q - right).abs().max())
+                read = f"layers {layers}" if layers else "hidden states"
                 assert off < 1e-9, (
-                    f"round {i}, guess {j + 1}, with {r.cache_len} tokens cached and "
-                    f"{'layers ' + str(layers) if layers else 'hidden states'}: q is off by "
-                    f"{off:.1e} from what the head makes of the target's true features"
+                    f"round {i}, guess {j + 1}, on {read}, {r.cache_len} tokens cached: q is off "
+                    f"by {off:.1e} from what the head makes of the target's true features"
                 )
             text = text + r.emitted
 
