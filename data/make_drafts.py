@@ -1,9 +1,9 @@
-"""Makes the shipped drafts, from the shipped target: an n-gram tree, two transformers, a stop rule,
-exit heads, and a target that can be left early.
+"""Makes the shipped drafts from the shipped target, and the targets that were trained for theirs.
 
     python data/make_drafts.py                 all of them
-    python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop,
-                                               exits, layerskip, …
+    python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop, exits,
+                                               layerskip, medusa, medusa2, mtp, eagle, eagle3,
+                                               ablation (into eagle's file), block
 
 The target writes six million characters, 512 texts side by side, and its probabilities are kept.
 That takes most of the time, and several gigabytes of memory while the tree is made.

@@ -163,7 +163,8 @@ def test_a_notebook_is_stored_as_executed_in_one_go(path):
 def test_a_chapter_is_short(path):
     """At most 70 small cells, 2,400 words (00: 1,900 and its glossary) and 420 lines of code."""
     shown = read(path).cells
-    words, lines = len(prose(path).partition("## Glossary")[0].split()), len(code_lines(path))
+    entries = r"(?m)^\| \*\*.+$" if path == GLOSSARY else r"\Z"
+    words, lines = len(re.sub(entries, "", prose(path)).split()), len(code_lines(path))
     longest = max(len(cell.source.splitlines()) for cell in cells(path, "code"))
     assert len(shown) <= 70 and longest <= 40, f"{len(shown)} cells, the longest of {longest} lines"
     assert words <= (1900 if path == GLOSSARY else 2400), f"{words} words"
