@@ -2,7 +2,8 @@
 
 `past_kvs[layer][head]` is (k, v), each (B, P, hs): the keys and values of the P tokens so far.
 A cache of another kind, as a faster target keeps one (`nanogpt.fused`), reads the same way and has
-`length`, `grown(T)`, `write(layer, kv)` and `kept(length)`.
+`length` and the texts' own `lengths` (`even`: all the same), `grown(T)`, `write(layer, kv)`,
+`kept(length)`, `gathered(slots)`, and for a batch `joined(caches)` and `rows(lengths)`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 KV = tuple[Tensor, Tensor]  # of one head
 KVCache = tuple[tuple[KV, ...], ...]  # of every layer and head
@@ -60,3 +62,39 @@ def keep_path(new_kvs: KVCache, path: Sequence[int], cache_len_before_verify: in
         tuple((k.index_select(1, stay), v.index_select(1, stay)) for k, v in layer)
         for layer in new_kvs
     )
+
+
+def joined(caches: Sequence[KVCache | None]) -> tuple[KVCache | None, list[int]]:
+    """One cache for a batch of texts, and the column where each text's own entries begin.
+
+    caches: of one text each; None is an empty one. Tuples are moved to the right, zeros before
+    them, so that the entries of the next pass follow in the same column for all; caches of another
+    kind begin in column 0 and let each text go on in a column of its own.
+    """
+    some = next((cache for cache in caches if cache is not None), None)
+    if some is None:
+        return None, [0] * len(caches)
+    if not isinstance(some, tuple):
+        return type(some).joined(caches), [0] * len(caches)
+    P = max(cache_length(cache) for cache in caches)
+    before = [P - cache_length(cache) for cache in caches]
+    empty = some[0][0][0][:, :0]
+
+    def column(layer: int, head: int, which: int) -> Tensor:
+        own = [empty if cache is None else cache[layer][head][which] for cache in caches]
+        return torch.cat([F.pad(x, (0, 0, n, 0)) for x, n in zip(own, before, strict=True)])
+
+    return tuple(
+        tuple((column(i, h, 0), column(i, h, 1)) for h in range(len(layer)))
+        for i, layer in enumerate(some)
+    ), before
+
+
+def rows(new_kvs: KVCache, before: Sequence[int], lengths: Sequence[int]) -> list[KVCache]:
+    """The batch's cache as one for each text: its first `lengths` entries from its column on."""
+    if not isinstance(new_kvs, tuple):
+        return new_kvs.rows(lengths)
+    return [
+        tuple(tuple((k[b, own][None], v[b, own][None]) for k, v in layer) for layer in new_kvs)
+        for b, own in enumerate(slice(s, s + n) for s, n in zip(before, lengths, strict=True))
+    ]

@@ -27,13 +27,20 @@ class PreallocatedCache:
     longer one held; using the longer one afterwards is a ValueError.
     """
 
-    def __init__(self, buffer: Tensor, starts: list[tuple[int, ...]], lengths: tuple[int, ...]):
+    def __init__(
+        self,
+        buffer: Tensor,
+        starts: list[list[int]],
+        lengths: tuple[int, ...],
+        part_of: tuple[Tensor, int] | None = None,
+    ):
         self.buffer = buffer  # (n_layer, 2, B, n_head, slots, hs): keys and values
-        self.starts = starts  # of each pass that wrote into it: from which slot, of each text
-        self.known = len(starts)  # the passes so far, which left these entries as they are
+        self.starts = starts  # of each text: from which slot each pass wrote into its row
+        self.known = [len(of) for of in starts]  # passes so far: they left these entries alone
         self.lengths = lengths  # of each text: how many entries it has
         self.length = max(lengths)
         self.even = min(lengths) == self.length  # all texts have as many
+        self.part_of = part_of  # of a single row: the batch's buffer that it is a view of, and row
 
     @classmethod
     def empty(cls, config, B: int, like: Tensor) -> PreallocatedCache:
@@ -44,17 +51,55 @@ class PreallocatedCache:
         hs, slots = config.n_embd // config.n_head, config.block_size
         # Zeros: what a shorter text has not written is masked, but 0 times a NaN would be NaN.
         buffer = like.new_zeros(config.n_layer, 2, B, config.n_head, slots, hs)
-        return cls(buffer, [], (0,) * B)
+        return cls(buffer, [[] for _ in range(B)], (0,) * B)
+
+    @classmethod
+    def joined(cls, caches: Sequence[PreallocatedCache | None]) -> PreallocatedCache:
+        """One cache for several texts, from a cache of each; None is an empty one.
+
+        Nothing is copied where they are the rows of one batch, in their order (`rows`).
+        Errors are those of `check`; ValueError if all of them are None.
+        """
+        some = [cache for cache in caches if cache is not None]
+        if not some:
+            raise ValueError("no text has a cache; give the model None")
+        for cache in some:
+            cache.check()
+        lengths = tuple([cache.length if cache else 0 for cache in caches])
+        buffer = some[0].part_of[0] if some[0].part_of else None
+        rows = [cache and cache.part_of for cache in caches]
+        if all(row and row[0] is buffer and row[1] == b for b, row in enumerate(rows)):
+            if len(rows) == buffer.shape[2]:
+                return cls(buffer, [cache.starts[0] for cache in caches], lengths)
+        n_layer, _, _, n_head, _, hs = some[0].buffer.shape
+        slots = max(cache.buffer.shape[4] for cache in some)
+        buffer = some[0].buffer.new_zeros(n_layer, 2, len(caches), n_head, slots, hs)
+        for b, cache in enumerate(caches):
+            if cache:
+                buffer[:, :, b, :, : cache.length] = cache.buffer[:, :, 0, :, : cache.length]
+        return cls(buffer, [[] for _ in caches], lengths)
+
+    def rows(self, lengths: Sequence[int]) -> list[PreallocatedCache]:
+        """The first entries of each text as a cache of its own: views, nothing is copied.
+
+        Errors are those of `check`.
+        """
+        self.check()
+        return [
+            PreallocatedCache(self.buffer[:, :, b : b + 1], self.starts[b : b + 1], (n,), whole)
+            for b, n in enumerate(lengths)
+            for whole in [(self.buffer, b)]
+        ]
 
     def check(self) -> None:
         """Raise ValueError if these entries are no longer there: another pass overwrote them."""
-        for start in self.starts[self.known :]:
-            if any(n < mine for n, mine in zip(start, self.lengths, strict=True)):
+        for b, starts in enumerate(self.starts):
+            if any(start < self.lengths[b] for start in starts[self.known[b] :]):
                 raise ValueError(
-                    f"this cache of {self.length} tokens was overwritten by a pass that started "
-                    "from a shorter one; use the cache that the last pass returned"
+                    f"this cache of {self.lengths[b]} tokens was overwritten by a pass that "
+                    "started from a shorter one; use the cache that the last pass returned"
                 )
-        self.known = len(self.starts)
+            self.known[b] = len(starts)
 
     def grown(self, T: int) -> PreallocatedCache:
         """The cache of the pass that writes T entries after these, in a larger buffer if need be.
@@ -64,9 +109,12 @@ class PreallocatedCache:
         self.check()
         buffer, starts, slots = self.buffer, self.starts, self.buffer.shape[4]
         if self.length + T > slots:  # a buffer of its own: nobody else writes there yet
-            buffer, starts = F.pad(buffer, (0, 0, 0, max(slots, self.length + T - slots))), []
-        starts.append(self.lengths)
-        return PreallocatedCache(buffer, starts, tuple([n + T for n in self.lengths]))
+            buffer = F.pad(buffer, (0, 0, 0, max(slots, self.length + T - slots)))
+            starts = [[] for _ in starts]
+        for of, n in zip(starts, self.lengths, strict=True):
+            of.append(n)
+        whole = self.part_of if buffer is self.buffer else None
+        return PreallocatedCache(buffer, starts, tuple([n + T for n in self.lengths]), whole)
 
     def write(self, layer: int, kv: Tensor) -> Tensor:
         """Put kv (2, B, n_head, T, hs) at the end of each text; returns the layer: (2, …, P+T, hs).
@@ -88,7 +136,8 @@ class PreallocatedCache:
         """
         self.check()
         each = [lengths] * len(self.lengths) if isinstance(lengths, int) else lengths
-        return PreallocatedCache(self.buffer, self.starts, tuple(map(min, each, self.lengths)))
+        kept = tuple(map(min, each, self.lengths))
+        return PreallocatedCache(self.buffer, self.starts, kept, self.part_of)
 
     def gathered(self, slots: Sequence[int]) -> PreallocatedCache:
         """The entries in these slots, in their order, of a cache of one text. They are moved.
@@ -100,8 +149,10 @@ class PreallocatedCache:
         stay = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
         moved = self.buffer[..., slots[stay:], :]  # a copy
         self.buffer[..., stay : len(slots), :] = moved
-        self.starts.append((stay,) * len(self.lengths))
-        return PreallocatedCache(self.buffer, self.starts, (len(slots),) * len(self.lengths))
+        for of in self.starts:
+            of.append(stay)
+        kept = (len(slots),) * len(self.lengths)
+        return PreallocatedCache(self.buffer, self.starts, kept, self.part_of)
 
     def __len__(self) -> int:
         return len(self.buffer)  # layers
@@ -119,14 +170,14 @@ class PreallocatedCache:
 class FusedLanguageModel(GPTLanguageModel):
     """A GPTLanguageModel's weights with one product for q, k and v of all heads of a layer.
 
-    Logits equal the given target's up to rounding. The cache that it returns is a
-    PreallocatedCache, and `past_kvs` must be one, else ValueError. For decoding: no dropout, no
-    gradient. Give it a target that is on its device, and of its type, already.
+    Logits equal the given target's up to rounding. Its caches begin as `cache.empty(…)`: a
+    PreallocatedCache, or one that is used like it; tuples are a ValueError. For decoding: no
+    dropout, no gradient. Give it a target that is on its device, and of its type, already.
     """
 
-    def __init__(self, target: GPTLanguageModel):
+    def __init__(self, target: GPTLanguageModel, cache=PreallocatedCache):
         nn.Module.__init__(self)  # the target's own modules are used, nothing is initialised
-        self.config = target.config
+        self.config, self.cache = target.config, cache
         self.token_embedding_table = target.token_embedding_table
         self.position_embedding_table = target.position_embedding_table
         self.blocks, self.ln_f, self.lm_head = target.blocks, target.ln_f, target.lm_head
@@ -159,11 +210,11 @@ class FusedLanguageModel(GPTLanguageModel):
     def embed(self, idx, pos, past_kvs, attn_mask) -> tuple[Tensor, Tensor]:
         """As GPTLanguageModel.embed, idx (B, T) -> (B, T, C); the bias is as in `attn_bias`.
 
-        Raises ValueError past the window, and for a cache that is no PreallocatedCache.
+        Raises ValueError past the window, and for a cache of tuples.
         """
         T = idx.shape[1]
-        if not isinstance(past_kvs, PreallocatedCache):
-            raise ValueError("past_kvs is not a PreallocatedCache; prefill with this model itself")
+        if isinstance(past_kvs, tuple):
+            raise ValueError("past_kvs are tuples, another model's; prefill with this model itself")
         if pos is None and not past_kvs.even:
             pos = (torch.tensor(past_kvs.lengths)[:, None] + torch.arange(T)).to(self.device)
         pos = self.positions(idx, past_kvs.length, pos)
@@ -191,11 +242,11 @@ class FusedLanguageModel(GPTLanguageModel):
         """As GPTLanguageModel.trunk: idx (B, T) -> hidden states (B, T, C) and the new cache.
 
         Where the texts of a batch have lengths of their own, each goes on from its own.
-        Raises ValueError past the window, and for a cache that is no PreallocatedCache.
+        Raises ValueError past the window, and for a cache of tuples.
         """
         B, T = idx.shape
         if past_kvs is None:
-            past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
+            past_kvs = self.cache.empty(self.config, B, like=self.qkv[0])
         x, bias = self.embed(idx, pos, past_kvs, attn_mask)
         new_kvs = past_kvs.grown(T)
         for i in range(len(self.blocks)):
@@ -218,7 +269,7 @@ class FusedLanguageModel(GPTLanguageModel):
         """
         B, T = idx.shape
         if past_kvs is None:
-            past_kvs = PreallocatedCache.empty(self.config, B, like=self.qkv[0])
+            past_kvs = self.cache.empty(self.config, B, like=self.qkv[0])
         x, bias = self.embed(idx, pos, past_kvs, attn_mask)
         E, stream, lower = begun or Begun(0, x[:, :0], past_kvs)
         m = stream.shape[1]

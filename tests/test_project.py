@@ -55,7 +55,7 @@ def imports_of(path):
 
 ORDER = [
     *("notebook", "data", "cache", "model", "checkpoint", "sampling", "generate", "speculative"),
-    *("train", "fused", "drafts", "rules", "tree", "theory", "sizing"),
+    *("train", "fused", "paged", "drafts", "rules", "tree", "serve", "theory", "sizing"),
     *("adaptive", "exact", "toys", "checks", "gallery", "judges", "figures", "diagrams"),
     *("bench", "demo"),
 ]
