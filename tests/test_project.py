@@ -56,7 +56,17 @@ def imports_of(path):
 ORDER = [
     *("notebook", "data", "cache", "model", "checkpoint", "sampling", "generate", "speculative"),
     *("train", "fused", "paged", "drafts", "rules", "tree", "serve", "theory", "sizing"),
-    *("adaptive", "exact", "toys", "checks", "gallery", "judges", "figures", "diagrams"),
+    *(
+        "adaptive",
+        "exact",
+        "toys",
+        "checks",
+        "checks_serving",
+        "gallery",
+        "judges",
+        "figures",
+        "diagrams",
+    ),
     *("bench", "demo"),
 ]
 
