@@ -66,11 +66,12 @@ class PreallocatedCache:
         for cache in some:
             cache.check()
         lengths = tuple([cache.length if cache else 0 for cache in caches])
-        buffer = some[0].part_of[0] if some[0].part_of else None
-        rows = [cache and cache.part_of for cache in caches]
-        if all(row and row[0] is buffer and row[1] == b for b, row in enumerate(rows)):
-            if len(rows) == buffer.shape[2]:
-                return cls(buffer, [cache.starts[0] for cache in caches], lengths)
+        whole, _ = some[0].part_of or (None, 0)
+        rows = [cache.part_of if cache else None for cache in caches]
+        if all(row and row[0] is whole and row[1] == b for b, row in enumerate(rows)) and (
+            len(rows) == whole.shape[2]
+        ):
+            return cls(whole, [cache.starts[0] for cache in caches], lengths)
         n_layer, _, _, n_head, _, hs = some[0].buffer.shape
         slots = max(cache.buffer.shape[4] for cache in some)
         buffer = some[0].buffer.new_zeros(n_layer, 2, len(caches), n_head, slots, hs)

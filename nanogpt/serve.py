@@ -91,7 +91,7 @@ def batch_generate(
     K: int | Sequence[int] = 4,
     samplings: Sampling | Sequence[Sampling] = Sampling(),
     rngs: Sequence[RandomSource] | None = None,
-    stop_token: int | None | Sequence[int | None] = None,
+    stop_token: int | Sequence[int | None] | None = None,
 ) -> list[Generation]:
     """The target's continuation of each prompt, all of them in shared passes.
 
