@@ -148,15 +148,12 @@ def numbered(path: Path) -> list[str]:
 
 
 @every_notebook
-def test_a_chapter_reads_as_it_is_stored_and_trusted_by_nobody(open_notebook, path):
-    page = open_notebook(path)
+def test_a_chapter_reads_as_it_is_stored_trusted_by_nobody_and_all_its_cells_run(
+    open_notebook, path
+):
+    code, page = cells(path, "code"), open_notebook(path)
     assert_pictures_and_traces_are_readable(page, path)
     assert prompts(page) == numbered(path)
-
-
-@every_notebook
-def test_all_cells_of_a_chapter_run(open_notebook, path):
-    code, page = cells(path, "code"), open_notebook(path)
     page.get_by_role("menuitem", name="Edit", exact=True).click()
     page.get_by_role("menuitem", name="Clear Outputs of All Cells", exact=True).click()
     wait_for("empty prompts", lambda: set(prompts(page)) == {"[ ]:"}, 60)
