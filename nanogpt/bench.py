@@ -20,7 +20,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -37,9 +37,10 @@ from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import BEST, BEST_BLOCKS, DRAFTS, eagle, itself, ngram, parallel
 from nanogpt.drafts.lookup import JacobiDraft, LookaheadDraft
 from nanogpt.fused import TARGETS
-from nanogpt.generate import Generation, Text, autoregressive_generate, prefill
+from nanogpt.generate import Generation, Text, Tree, autoregressive_generate, prefill
 from nanogpt.rules import accept_blockwise, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serve import verify_batch
 from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
 from nanogpt.theory import expected_tokens, speed_up
 from nanogpt.tree import Grown, Layered, sparse_tree, tree_generate
@@ -180,6 +181,16 @@ def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
     return time.perf_counter() - started, made
 
 
+def keep_memory() -> None:
+    """Have large buffers stay with the process when they are freed, as small ones do.
+
+    glibc gives a large one back to the system after each use, and maps it anew, page by page, for
+    the next: times jump. From the first larger one that is freed on, it no longer does (mallopt(3),
+    M_MMAP_THRESHOLD). Other allocators do not mind.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8)  # it learns from up to 32 MB; none is touched
+
+
 def in_turn(
     calls: Mapping[Hashable, Callable[[], object]],
     repeats: int = 40,
@@ -191,11 +202,52 @@ def in_turn(
     They are timed in turn, so that other programs on the machine, and the processor's own caches,
     affect them all alike.
     """
+    keep_memory()
     seconds = {name: [] for name in calls}
     for _ in range(warm_up + repeats):
         for name, call in calls.items():
             seconds[name].append(clock(call)[0])
     return {name: float(np.quantile(s[warm_up:], quantile)) for name, s in seconds.items()}
+
+
+@torch.inference_mode()
+def pass_times(
+    target,
+    batches: Sequence[int],
+    widths: Sequence[int],
+    cached: int = 64,
+    repeats: int = 20,
+    quantile: float = 0.5,
+) -> dict[tuple[int, int], float]:
+    """{(B, n): seconds of verify_batch for B texts, n tokens of each}, timed in turn.
+
+    Of each the median of the repeats, or another quantile. It is all that a round of B texts has in
+    common: the pass, its mask, its probabilities. Text b has `cached` tokens in its cache, less
+    b mod 8: lengths that differ, as they do in a batch. Raises ValueError where that runs past the
+    window, or leaves a text none.
+    """
+    window = target.config.block_size
+    if not 8 <= cached <= window - max(widths):
+        raise ValueError(
+            f"{cached} cached tokens and {max(widths)} more; the window has {window} "
+            "(block_size), and a text needs 8"
+        )
+    sampling, calls = Sampling(), {}
+    for B, n in itertools.product(batches, widths):
+        texts = [Text(target, [0] * (cached + 1 - b % 8), n) for b in range(B)]
+        q = torch.eye(target.config.vocab_size, dtype=torch.float64)[[0] * (n - 1)]
+        trees = [Tree([0] * (n - 1), list(range(-1, n - 2)), q)] * B
+        call = functools.partial(verify_batch, target, texts, trees, [sampling] * B)
+        for text, (_, _, new_kvs) in zip(texts, call(), strict=True):  # as a round leaves them
+            text.past_kvs = trim_kv_cache(new_kvs, 0, text.cache_len)
+        calls[B, n] = call
+    keep_memory()
+    seconds = {cell: [] for cell in calls}
+    for _ in range(repeats):
+        for cell, call in calls.items():
+            call()  # a small pass right after a large one is slower than it is among its own
+            seconds[cell].append(clock(call)[0])
+    return {cell: float(np.quantile(times, quantile)) for cell, times in seconds.items()}
 
 
 def decoders_of(draft, K, rule: str) -> tuple[Callable, Callable, dict[str, Timed]]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 KV = tuple[Tensor, Tensor]  # of one head
 KVCache = tuple[tuple[KV, ...], ...]  # of every layer and head
@@ -74,20 +73,27 @@ def joined(caches: Sequence[KVCache | None]) -> tuple[KVCache | None, list[int]]
     some = next((cache for cache in caches if cache is not None), None)
     if some is None:
         return None, [0] * len(caches)
+    if len(caches) == 1:
+        return some, [0]
     if not isinstance(some, tuple):
         return type(some).joined(caches), [0] * len(caches)
-    P = max(cache_length(cache) for cache in caches)
-    before = [P - cache_length(cache) for cache in caches]
-    empty = some[0][0][0][:, :0]
+    lengths = torch.tensor([cache_length(cache) for cache in caches])[:, None]  # (B, 1)
+    P = int(lengths.max())
+    before = P - lengths
+    # All texts' entries in one row, zeros in front; then each slot's place in that row.
+    place = torch.arange(P) - before + lengths.cumsum(0) - lengths + 1  # (B, P)
+    place = place.where(torch.arange(P) >= before, 0)
+    nothing = torch.zeros_like(some[0][0][0][:, :1])
+    place = place.to(nothing.device)
 
     def column(layer: int, head: int, which: int) -> Tensor:
-        own = [empty if cache is None else cache[layer][head][which] for cache in caches]
-        return torch.cat([F.pad(x, (0, 0, n, 0)) for x, n in zip(own, before, strict=True)])
+        own = [cache[layer][head][which] for cache in caches if cache is not None]
+        return torch.cat([nothing, *own], dim=1)[0, place]  # (B, P, hs)
 
     return tuple(
         tuple((column(i, h, 0), column(i, h, 1)) for h in range(len(layer)))
         for i, layer in enumerate(some)
-    ), before
+    ), before[:, 0].tolist()
 
 
 def rows(new_kvs: KVCache, before: Sequence[int], lengths: Sequence[int]) -> list[KVCache]:
@@ -95,6 +101,7 @@ def rows(new_kvs: KVCache, before: Sequence[int], lengths: Sequence[int]) -> lis
     if not isinstance(new_kvs, tuple):
         return new_kvs.rows(lengths)
     return [
-        tuple(tuple((k[b, own][None], v[b, own][None]) for k, v in layer) for layer in new_kvs)
-        for b, own in enumerate(slice(s, s + n) for s, n in zip(before, lengths, strict=True))
+        tuple(tuple((k[own], v[own]) for k, v in layer) for layer in new_kvs)
+        for b, (s, n) in enumerate(zip(before, lengths, strict=True))
+        for own in [(slice(b, b + 1), slice(s, s + n))]
     ]

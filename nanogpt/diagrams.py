@@ -1315,3 +1315,324 @@ def guessing_itself(
     box(axes, right + 4, 11, 9, 3.2, f"{shown(drawn[0])} {drawn[1]:.2f}", "resampled")
     arrow(axes, (right + 4, 12.6), (right, 12.6), RESAMPLED)
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def entries_written_twice(
+    before: str, current: str, guesses: str, kept: int, title: str
+) -> Picture:
+    """A round in one cache: what a copy of the target writes, and what the target writes over it.
+
+    before: the tokens with entries of the target; guesses: K, of which `kept` are accepted. Of a
+    long text, the last nine letters are shown.
+    """
+    K, letters = len(guesses), [*shown(current + guesses)]
+    old = [(letter, "cached") for letter in ["…"] * (len(before) > 9) + [*shown(before[-9:])]]
+    anew = [(letter, "target") for letter in letters]
+    rows = {
+        "before the round": (old, "all the target's"),
+        "the copy drafts": (
+            [*old, *[(letter, "draft") for letter in letters[:K]], ("", "gone")],
+            f"{K} entries, by the copy",
+        ),
+        "the target checks": ([*old, *anew], f"all {K + 1} written again"),
+        "kept": (
+            [*old, *anew[: kept + 1], *[("", "gone")] * (K - kept)],
+            f"{kept + 1} of those, as ever",
+        ),
+    }
+    axes, left = sheet(title, 9, 2.15), 19
+    size = min(4, 48 / (len(old) + K + 1))
+    for i, (label, (cells, said)) in enumerate(rows.items()):
+        strip(axes, left, 1 + 4.6 * i, label, cells, size)
+        words(
+            axes,
+            left + size * len(rows["before the round"][0]) + size * (K + 1) + 1,
+            2.5 + 4.6 * i,
+            said,
+            ha="left",
+        )
+    start = left + size * len(old) - 0.5
+    axes.plot([start, start], [0.6, 19.2], color=GREY, linestyle=":", linewidth=1.2)
+    said = "hatched: rounded weights or a narrow view; plain blue: the target's own"
+    words(axes, left, 20.3, said, ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def masked_entries(text: str, guesses: str, masks: Sequence[Sequence[bool]], title: str) -> Picture:
+    """Which entries each guess of a windowed copy reads: a row for a guess, a column for an entry.
+
+    text: read so far, the current token last; masks[i]: of guess i, True where it may attend, over
+    the text and the guesses before it. Blue: the target's entries; hatched: the copy's own.
+    """
+    P, letters = len(text) - 1, [*shown(text + guesses)]
+    axes, left = sheet(title, 9, 0.95 + 0.33 * len(masks)), 15
+    size = min(3.2, 70 / len(masks[-1]))
+    for i, mask in enumerate(masks):
+        y = 3.2 + 3.3 * i
+        words(axes, left - 1, y + 1.3, f"to guess ▸{letters[P + 1 + i]}", ha="right")
+        for j, seen in enumerate(mask):
+            kind = "gone" if not seen else "draft" if j >= P else "cached"
+            box(axes, left + size * j, y, size - 0.3, 2.6, letters[j] if seen else "", kind)
+    read = ", ".join(str(sum(mask)) for mask in masks)
+    bottom = 3.2 + 3.3 * len(masks) + 1.4
+    words(axes, left, 1.5, f"the text so far: {P} entries of the target", ha="left", fontsize=9)
+    said = f"entries read: {read} of {', '.join(str(len(mask)) for mask in masks)}"
+    words(axes, left, bottom, f"{said};  hatched: written by the copy", ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def blocks_of_texts(
+    stages: Mapping[str, Mapping[str, tuple[Sequence[str], Sequence[int]]]],
+    blocks: int,
+    size: int,
+    title: str,
+) -> Picture:
+    """Which blocks of a pool hold which text, one band a stage: {what it is: {text: …}}.
+
+    Each text is (its tokens, its table): token i lies in block table[i // size]. In a band, the
+    texts stand as they read, the number of its block above each part; below, the pool as it lies.
+    A block that texts share is darker and says so; a free one has a dotted edge, and in grey what
+    it held the stage before.
+    """
+    tall = [3.2 + 5.0 * len(texts) + 8.4 for texts in stages.values()]
+    axes, left = sheet(title, 9.4, 0.3 + sum(tall) / 10), 15.0
+    wide, y, inside = (92 - left) / blocks, 0.5, {}
+    for (stage, texts), height in zip(stages.items(), tall, strict=True):
+        words(axes, 1, y + 1, stage, ha="left", fontweight="bold")
+        held = {}
+        for n, (name, (tokens, table)) in enumerate(texts.items()):
+            top = y + 4.2 + 5.0 * n
+            words(axes, left - 1, top + 1.3, name, ha="right")
+            for i, block in enumerate(table):
+                own = " ".join(shown(x) for x in tokens[size * i : size * (i + 1)])
+                held[block], inside[block] = held.get(block, 0) + 1, own
+                box(axes, left + wide * i + 0.3, top, wide - 0.6, 2.6, own, "cached")
+                words(axes, left + wide * (i + 0.5), top - 1, f"block {block}", fontsize=8)
+        top = y + 4.2 + 5.0 * len(texts)
+        words(axes, left - 1, top + 1.6, "the pool", ha="right", fontweight="bold")
+        for block in range(blocks):
+            count = held.get(block, 0)
+            kind = ("gone", "cached", "target")[min(count, 2)]
+            says = f"{block}: " + (
+                f"shared by {count}" if count > 1 else "used" if count else "free"
+            )
+            middle, holds = left + wide * (block + 0.5), inside.get(block, "")
+            box(axes, left + wide * block + 0.3, top, wide - 0.6, 3.2, kind=kind)
+            words(axes, middle, top + 1.6, holds, color="black" if count else "#767676")
+            words(axes, middle, top + 4.4, says, fontsize=8)
+        y += height
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def ragged_batch(rows: Sequence[tuple[str, str, str, str]], title: str) -> Picture:
+    """A pass over several texts, a row each, and what every row keeps of it.
+
+    Of each text: what is cached, its current token, its guesses, and what the round emits. A dot is
+    padding: computed, and dropped. Of a long text the last letters are shown.
+    """
+    T, left = 1 + max(len(guesses) for _, _, guesses, _ in rows), 14
+    most = max(1, min(max(len(cached) for cached, *_ in rows), 17 - T))
+    size, step = min(4, 64 / (most + T)), 4.2
+    axes = sheet(title, 8, 0.95 + 2 * step * len(rows) / 10)
+    second, said = 5.4 + step * len(rows), []
+    words(axes, left, 1.4, f"in the pass: a rectangle of {len(rows)} × {T} tokens", ha="left")
+    words(axes, left, second, "kept: every row ends where it ends", ha="left")
+    for b, (cached, current, guesses, emitted) in enumerate(rows):
+        stay, old = len(emitted) - 1, [*shown(cached[max(0, len(cached) - most) :])]
+        before = [(x, "cached") for x in ["…", *old[1:]]] if len(cached) > most else None
+        before = [(x, "cached") for x in old] if before is None else before
+        padding = [("·", "gone")] * (T - 1 - len(guesses))
+        inside = [("▸" + shown(current), "target"), *((shown(x), "draft") for x in guesses)]
+        fates = [("✓" + shown(x), "accepted") for x in guesses[:stay]]
+        fates += [("✗" + shown(x), "rejected") for x in guesses[stay:]]
+        y, label = 3.2 + step * b, f"text {b}: {len(cached)} cached"
+        strip(axes, left, y, label, [*before, *inside, *padding], size)
+        y, cells = y + second - 1.2, [*before, (shown(current), "cached"), *fates]
+        strip(axes, left, y, f"then {len(cached) + 1 + stay} cached", cells, size)
+        last = "bonus" if stay == len(guesses) else "resampled"
+        end = left + size * (len(before) + 1 + len(guesses))
+        words(axes, end + 1, y + 1.5, f"next: {MARKS[last][1]} {shown(emitted[-1])}", ha="left")
+        said.append(f"text {b}: {len(cached)} cached, {len(guesses)} guesses, {stay} kept")
+    axes.figure.rows = said
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def batch_masks(rows: Sequence[tuple[str, str, str]], pos, mask, title: str) -> Picture:
+    """The mask (B, T, P+T) of a batch as a table for each text, and its positions (B, T).
+
+    Of each text: what is cached, its current token, its guesses; its slots begin in column 0.
+    """
+    B, T, columns = len(rows), len(pos[0]), len(mask[0][0])
+    side, left = min(2.6, 64 / B / columns), 11
+    step = max(side * columns + 4, 66 / B)
+    axes, said = sheet(title, 9, 0.9 + 0.26 * T), []
+    for b, (cached, current, guesses) in enumerate(rows):
+        x0, letters = left + step * b, [*shown(cached + current + guesses)]
+        for j, letter in enumerate(letters):
+            words(axes, x0 + side * (j + 0.5) - 0.1, 3.6, letter, fontsize=8)
+        words(axes, x0, 1.2, f"text {b}: {len(cached)} cached", ha="left", fontsize=9)
+        for t in range(T):
+            y, own = 5 + 2.6 * t, t <= len(guesses)
+            name = f"▸{letters[len(cached)]}" if t == 0 else "·"
+            name = letters[len(cached) + t] if 0 < t and own else name
+            words(axes, x0 - 0.6, y + 1.1, f"{name} {int(pos[b][t])}", ha="right", fontsize=8)
+            for j in range(columns):
+                sees = bool(mask[b][t][j])
+                kind = ("cached" if j < len(cached) else "target") if sees and own else "gone"
+                box(axes, x0 + side * j, y, side - 0.3, 2.2, "●" if sees else "", kind)
+            seen = sum(map(bool, mask[b][t]))
+            said.append(f"text {b}, {name} at position {int(pos[b][t])} sees {seen} slots")
+    axes.figure.rows = said
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def shared_pass(rows: Sequence[tuple[str, str, str, str]], budget: int, title: str) -> Picture:
+    """Who gets how much of a pass: of each request (name, tokens it reads, its current, guesses).
+
+    A box is a token of the budget: a thin edge is read, ▸ the current one, hatched a guess; dotted
+    is what nobody wanted.
+    """
+    widest = max(len("".join(parts)) for _, *parts in rows)
+    axes = sheet(title, 8.5, 1.5 + 0.55 * len(rows))
+    unit = min(5.0, 56 / widest)
+    for i, (name, *parts) in enumerate(rows):
+        y, x = 3 + 5.5 * i, 20.0
+        words(axes, 1, y + 1.8, name, ha="left")
+        for part, kind, mark in zip(
+            parts, ("cached", "target", "draft"), ("", "▸", ""), strict=True
+        ):
+            for letter in part:
+                box(axes, x, y, 0.9 * unit, 3.6, mark + shown(letter), kind)
+                x += unit
+        said = ", ".join(
+            f"{len(part)} {what}"
+            for part, what in zip(parts, ("to read", "current", "guesses"), strict=True)
+            if part
+        )
+        words(axes, x + 1, y + 1.8, said or "waits for a turn", ha="left", fontsize=9)
+    y, one = 4 + 5.5 * len(rows), 56 / budget
+    words(axes, 1, y + 1.8, f"budget: {budget}", ha="left", fontweight="bold")
+    whole = "".join("ctd"[k] * len(part) for _, *parts in rows for k, part in enumerate(parts))
+    for i in range(budget):
+        kind = {"c": "cached", "t": "target", "d": "draft"}[whole[i]] if i < len(whole) else "gone"
+        box(axes, 20 + i * one, y, 0.85 * one, 3.6, "", kind)
+    words(axes, 77, y + 1.8, f"{len(whole)} used", ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def request_lanes(lanes: Mapping[str, Sequence[tuple[str, int]]], title: str) -> Picture:
+    """Requests as lanes over the steps of a server: (what, how many tokens) of each step.
+
+    what: "waits", "reads", "writes", "lost" (its places, for others), or "" before and after.
+    """
+    steps = max(len(lane) for lane in lanes.values())
+    axes = sheet(title, 8.5, 1.5 + 0.5 * len(lanes))
+    unit, kinds = 72 / steps, {"waits": "gone", "reads": "cached", "writes": "accepted"}
+    marks = {"waits": "", "reads": "", "writes": "+", "lost": "✗"}
+    for i, (name, lane) in enumerate(lanes.items()):
+        y = 2.5 + 5 * i
+        words(axes, 1, y + 1.8, name, ha="left")
+        for step, (what, n) in enumerate(lane):
+            if what:
+                said = marks[what] + (str(n) if what in ("reads", "writes") else "")
+                where = axes, 12 + step * unit, y, 0.92 * unit, 3.6, said
+                box(*where, kinds.get(what, "rejected"))
+    y = 4.5 + 5 * len(lanes)
+    arrow(axes, (12, y), (84, y))
+    words(axes, 1, y, "steps", ha="left")
+    legend = ("waits", "gone", ""), ("reads", "cached", "4"), ("writes", "accepted", "+3")
+    for k, (what, kind, said) in enumerate((*legend, ("loses its places", "rejected", "✗"))):
+        box(axes, 12 + 15 * k, y + 2.5, 3.5, 3.2, said, kind)
+        words(axes, 16.2 + 15 * k, y + 4.1, what, ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def outcome_cache(
+    guesses: Sequence[str],
+    prepared: Sequence[Sequence[tuple[str, str]]],
+    came: tuple[int, str],
+    title: str,
+) -> Picture:
+    """What a drafter has prepared while it waits: a column for each number of accepted guesses.
+
+    prepared[k]: (the target's token, the roll-out after it), the likeliest first; came: (k, token),
+    the outcome. Spaces and line ends are drawn as signs.
+    """
+    deepest = max(1, *map(len, prepared))
+    axes, wide = sheet(title, 9, 1.7 + 0.45 * deepest), 72 / len(prepared)
+    words(axes, 1, 2.4, "handed out", ha="left")
+    words(axes, 1, 9.4, "so accepted", ha="left")
+    words(axes, 1, 14.4, "then \u2192 roll-out", ha="left")
+    for k, column in enumerate(prepared):
+        x, (hit_k, hit) = 17 + k * wide, came
+        if k < len(guesses):
+            box(axes, x, 0.6, 0.9 * wide, 3.6, shown(guesses[k]), "draft")
+        words(axes, x + 0.45 * wide, 7.6, f"k = {k}", fontweight="bold")
+        words(axes, x + 0.45 * wide, 10.2, shown("".join(guesses[:k])) or "nothing", fontsize=9)
+        for row, (token, rollout) in enumerate(column):
+            right = (k, token) == (hit_k, hit)
+            said = f"{shown(token)} \u2192 {shown(rollout)}" + " \u2713" * right
+            kind = "accepted" if right else "plain"
+            box(axes, x, 12.6 + 4.5 * row, 0.9 * wide, 3.6, said, kind)
+    k, token = came
+    found = any(token == t for t, _ in prepared[k])
+    what = "a hit, used once; the rest is thrown away" if found else "a miss, so draft now"
+    y = 14.6 + 4.5 * deepest
+    words(axes, 1, y, f"came: k = {k}, then {shown(token)}: {what}", ha="left", fontweight="bold")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def working_lanes(runs: Mapping[str, tuple[Sequence, Sequence, Sequence]], title: str) -> Picture:
+    """Draft and target on a time axis, as they were recorded: {run: (draft, target, answers)}.
+
+    draft: (start, end, rows) of each pass, in ms; target: (start, end); answers: (when, hit) of
+    each time that guesses were asked for. Passes over several rows are cross-hatched.
+    """
+    last = max(end for draft, target, _ in runs.values() for _, end, *_ in [*draft, *target])
+    axes, unit = sheet(title, 9, 1.05 + 1.75 * len(runs)), 70 / last
+    fill, edge, _, hatch = KINDS["draft"]
+    for i, (name, (draft, target, answers)) in enumerate(runs.items()):
+        y = 2 + 17.5 * i
+        words(axes, 1, y, name, ha="left", fontweight="bold")
+        words(axes, 1, y + 5, "draft", ha="left")
+        words(axes, 1, y + 10.5, "target", ha="left")
+        for start, end, rows in draft:
+            place = (17 + start * unit, y + 3), (end - start) * unit, 4
+            one = mpl.patches.Rectangle(*place, facecolor=fill, edgecolor=edge, linewidth=0.8)
+            axes.add_patch(one).set_hatch("xxx" if rows > 1 else hatch)
+        fill_t, edge_t, *_ = KINDS["target"]
+        for start, end in target:
+            place = (17 + start * unit, y + 8.5), (end - start) * unit, 4
+            one = mpl.patches.Rectangle(*place, facecolor=fill_t, edgecolor=edge_t, linewidth=0.8)
+            axes.add_patch(one)
+        for when, hit in answers:
+            mark, colour = ("\u2713", ACCEPTED) if hit else ("\u2717", REJECTED)
+            words(axes, 17 + when * unit, y + 1.4, mark, color=colour, fontweight="bold")
+    y = 3 + 17.5 * len(runs)
+    arrow(axes, (17, y), (89, y))
+    words(axes, 1, y, "time in ms", ha="left")
+    step = max(1, round(last / 6))
+    for tick in range(0, int(last) + 1, step):
+        axes.plot([17 + tick * unit] * 2, [y - 0.6, y + 0.6], color=GREY)
+        words(axes, 17 + tick * unit, y + 2.2, str(tick), fontsize=9)
+    words(
+        axes, 1, y + 5.5, "\u2713 the guesses were ready   \u2717 not all   ", ha="left", fontsize=9
+    )
+    words(
+        axes,
+        44,
+        y + 5.5,
+        "hatched: one text; crossed: all roll-outs in one pass",
+        fontsize=9,
+        ha="left",
+    )
+    return axes.figure

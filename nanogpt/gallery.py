@@ -3,11 +3,14 @@
 A bug is a piece of the package's source and what stands there instead. `mutant(bug)` serves the
 whole package a second time, under another name and with that one edit, and returns its decoder; if
 the code changes so that an edit no longer fits, that is an error. Chapter 08 shows the first 32,
-bugs of chains; chapter 17 those of trees and blocks; chapter 19 those of drafts that read features.
+bugs of chains; chapter 17 those of trees and blocks, 33 to 46; chapter 19 those of drafts that read
+features, 47 to 53. The others are bugs of serving: 54 to 58, of batches, are chapter 23's; 59 to
+61, of paged caches, chapter 25's; 62 and 63, of drafting ahead, chapter 26's; 64 is chapter 24's.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import importlib.abc
@@ -20,7 +23,7 @@ from pathlib import Path
 from torch import nn
 
 from nanogpt.checks import Decoder, eagle_decoder, tree_decoder
-from nanogpt.sampling import Sampling
+from nanogpt.checks_serving import ahead_decoder, paged_decoder, server_decoder
 from nanogpt.toys import Watched
 
 PACKAGE = Path(__file__).resolve().parent
@@ -33,8 +36,8 @@ class Bug:
 
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
-    has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", or an
-    "eagle" chain.
+    has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
+    "eagle" chain, a chain drafted "ahead", a "batch", a "paged" one, or a "server".
     """
 
     number: int
@@ -281,6 +284,74 @@ BUGS = [
         "        n = min(len(tree.tokens), text.room)\n"
         "        tree = Tree(tree.tokens[:n], list(range(-1, n - 1)), tree.q[:n])\n",
         "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed"),
+    Bug(54, "the batch is clamped to its minimum, and the next token drawn from p", "biased",
+        "serve",
+        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        if seat is seats[0]:  # all rows are judged first\n"
+        "            walks = [accept_tree(trees[b], verified[b][0], x.rng) "
+        "for b, x in enumerate(seats)]\n"
+        "            least, walks = min(len(path) for path, _ in walks), iter(walks)\n"
+        "        path, token = next(walks)\n"
+        "        if len(path) > least:\n"
+        "            path = path[:least]\n"
+        "            token = seat.rng.categorical(p[[-1, *path][-1] + 1])\n",
+        "product", decoder="batch"),
+    Bug(55, "one rng for all rows: each draws the same numbers", "biased", "serve",
+        "[RandomSource(b) for b in range(B)]", "[RandomSource(0) for _ in range(B)]",
+        "independent", decoder="batch"),
+    Bug(56, "a row that rejected more than its neighbours is filled up with zeros, not masked",
+        "biased", "serve", "(first <= column) & (column <= first + pos[..., None])",
+        "column <= first + pos[..., None]",
+        "ragged", "Blaizzy/mlx-vlm#2113", decoder="batch"),
+    Bug(57, "rows are answered in the order in which they finished", "biased", "serve",
+        "generation() for seat in seats]",
+        "generation() for seat in sorted(seats, key=lambda seat: len(seat.text.rounds))]",
+        "alone", "vllm-project/vllm#14645 (within a batch: in the order of a dict's keys)",
+        decoder="batch"),
+    Bug(58, "a finished row goes on until the last one is done", "error", "serve",
+        "    while running := [seat for seat in seats if not seat.text.done]:\n"
+        "        batch_round(target, running)\n",
+        "    while not all(seat.text.done for seat in seats):\n"
+        "        batch_round(target, seats)\n",
+        "leaving", decoder="batch"),
+    Bug(59, "blocks are reserved for the K guesses, not for K+1 tokens", "error", "paged",
+        "self.pool.reserve(self.tables, self.lengths, T)",
+        "self.pool.reserve(self.tables, self.lengths, T - 1)",
+        "pool", "vllm-project/vllm#50531 (in its warm-up: no room for what is drafted)",
+        decoder="paged"),
+    Bug(60, "blocks are published before their tokens are verified", "biased", "serve",
+        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        cached = [*text.tokens[text.first :], *tree.tokens]\n"
+        "        text.target.cache.publish(cached, new_kvs)\n"
+        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "publish", decoder="paged"),
+    Bug(61, "blocks are not freed after a rejection", "error", "paged",
+        "            self.pool.release(surplus)\n", "",
+        "pool", "sgl-project/sglang-jax#1147; sgl-project/sglang#13826", decoder="paged"),
+    Bug(62, "a cached roll-out is kept, and used again where the same token comes", "biased",
+        "drafts/ahead",
+        "            token = rollout.source.categorical(table, i)\n",
+        '            cache = vars(self).setdefault("cache", {})\n'
+        "            key = tuple(self.tree.tokens[node] for node in rollout.nodes)\n"
+        "            if key not in cache:\n"
+        "                cache[key] = rollout.source.categorical(table, i)\n"
+        "            token = cache[key]\n",
+        "outcomes", decoder="ahead"),
+    Bug(63, "on a miss, a guess is accepted if it is the argmax, and p drawn from else", "biased",
+        "tree",
+        "        path, token = accept(tree, p, rng)\n",
+        "        if draft.answers[-1].drawn:\n"
+        "            path, token = accept(tree, p, rng)\n"
+        "        else:  # a miss\n"
+        "            best, n = p.argmax(-1).tolist(), 0\n"
+        "            while tree.tokens[n:] and tree.tokens[n] == best[n]:\n"
+        "                n += 1\n"
+        "            path, token = list(range(n)), rng.categorical(p[n])\n",
+        "outcomes", "tanishqkumar/ssd#24", decoder="ahead"),
+    Bug(64, "guesses survive a preemption", "error", "serve",
+        "        self.tree, self.most = None, 0\n        self.read(",
+        "        self.most = 0\n        self.read(",
+        "preemption", "vllm-project/vllm#31955, #28558", decoder="server"),
 ]  # fmt: skip
 
 
@@ -295,6 +366,15 @@ def edited(bug: Bug, module: str) -> str:
             raise ValueError(f"bug {bug.number} edits {bug.old!r}, which {module}.py does not have")
         source = source.replace(bug.old, bug.new)
     return source
+
+
+SERVED = {
+    "batch": ["serve"],
+    "paged": ["serve", "paged"],
+    "server": ["serve"],
+    "ahead": ["drafts.ahead", "tree"],
+}  # by the bug's decoder, what is imported; of others, these three:
+ALONE = ["speculative", "tree", "drafts.eagle"]
 
 
 class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -327,8 +407,8 @@ def served(bug: Bug) -> dict:
     finder = Edited(bug)
     sys.meta_path.insert(0, finder)
     try:
-        for name in ("speculative", "tree", "drafts.eagle"):  # and what they import
-            importlib.import_module(f"{SECOND}.{name}")
+        for name in SERVED.get(bug.decoder, ALONE):
+            importlib.import_module(f"{SECOND}.{name}")  # and what it imports
     finally:
         sys.meta_path.remove(finder)
         names = [name for name in sys.modules if name.partition(".")[0] == SECOND]
@@ -336,16 +416,20 @@ def served(bug: Bug) -> dict:
     return modules
 
 
-def twin(thing, modules: dict):
+def twin(thing, modules: dict, made: dict | None = None):
     """The same thing as an object of the classes in `modules`; the caller's stays as it is.
 
-    What is not the package's own comes back as it is. Tensors and random numbers are shared.
+    What is not the package's own comes back as it is. Tensors and random numbers are shared. A
+    class of the package comes back as its second self. made: the twins so far, by id.
     """
-    if isinstance(thing, (list, tuple)):
-        return type(thing)(twin(x, modules) for x in thing)
+    made = {} if made is None else made
+    if id(thing) in made:
+        return made[id(thing)]
+    if isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
+        return type(thing)(twin(x, modules, made) for x in thing)
     if isinstance(thing, dict):
-        return type(thing)((key, twin(x, modules)) for key, x in thing.items())
-    cls = type(thing)
+        return type(thing)((key, twin(x, modules, made)) for key, x in thing.items())
+    cls = thing if isinstance(thing, type) else type(thing)
     if cls.__module__.startswith("nanogpt."):
         home = modules.get(cls.__module__.replace("nanogpt", SECOND, 1))
         cls = getattr(home, cls.__name__, None)  # none: not served, a model of the checks, say
@@ -353,23 +437,42 @@ def twin(thing, modules: dict):
         cls = None
     if cls is None:
         return thing
-    new = object.__new__(cls)
-    vars(new).update(twin(vars(thing), modules))
+    if isinstance(thing, type):
+        return cls
+    made[id(thing)] = new = object.__new__(cls)
+    vars(new).update(twin(vars(thing), modules, made))
     return new
+
+
+def decoder_of(bug: Bug, modules: dict) -> Decoder:
+    """The decoder that has the bug, out of the modules served with it."""
+
+    def of(name: str):
+        return modules[f"{SECOND}.{name}"]
+
+    if bug.decoder == "batch":
+        return of("serve").batch_generate
+    if bug.decoder == "server":
+        return server_decoder(of("serve"))
+    if bug.decoder == "paged":
+        return paged_decoder(of("serve"), of("paged"))
+    if bug.decoder == "ahead":
+        return ahead_decoder(of("drafts.ahead"), of("tree"))
+    if bug.decoder == "eagle":
+        return eagle_decoder(of("drafts.eagle"), of("tree"))
+    speculate = of("speculative").speculative_generate
+    if bug.decoder == "chain":
+        return speculate
+    if bug.decoder == "block":
+        return functools.partial(speculate, accept=of("rules").accept_blockwise)
+    widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
+    return tree_decoder(bug.decoder, widths, module=of("tree"))
 
 
 def mutant(bug: Bug) -> Decoder:
     """A decoder with the bug in it: the package served a second time, with the one edit."""
     modules = served(bug)
-    speculate = modules[f"{SECOND}.speculative"].speculative_generate
-    decode = {  # by the bug's decoder; the others are trees
-        "chain": speculate,
-        "block": functools.partial(speculate, accept=modules[f"{SECOND}.rules"].accept_blockwise),
-        "eagle": eagle_decoder(modules[f"{SECOND}.drafts.eagle"], modules[f"{SECOND}.tree"]),
-    }.get(bug.decoder)
-    if decode is None:
-        widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
-        decode = tree_decoder(bug.decoder, widths, module=modules[f"{SECOND}.tree"])
+    decode = decoder_of(bug, modules)
     models = weakref.WeakKeyDictionary()  # the twin of each target, made once
 
     def target_of(target):
@@ -379,12 +482,8 @@ def mutant(bug: Bug) -> Decoder:
             models[target] = twin(target, modules)
         return models[target]
 
-    def generate(
-        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
-    ):
-        draft, sampling, rng = (twin(x, modules) for x in (draft, sampling, rng))
-        return decode(
-            target_of(target), draft, prompt_tokens, max_new_tokens, K, sampling, rng, **kwargs
-        )
+    def generate(target, *given, **named):
+        given, named = twin(given, modules), twin(named, modules)
+        return decode(target_of(target), *given, **named)
 
     return generate

@@ -122,6 +122,63 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
         ("what lig", ("h", 0.97), ("t", 0.8), "T"),
         ("a", (" ", 1.0), ("\n", 0.05), "T"),
     ],
+    "entries_written_twice": [
+        ("ROMEO:\nWhat l", "i", "ght", 1, "T"),
+        ("a", "b", "c", 1, "T"),
+        ("ab", "c", "d" * 8, 0, "T"),
+    ],
+    "masked_entries": [
+        (
+            "ROMEO:\nWhat light",
+            "ing",
+            [[True] * 2 + [False] * (10 + i) + [True] * 5 for i in range(3)],
+            "T",
+        ),
+        ("a", "b", [[True]], "T"),
+    ],
+    "ragged_batch": [
+        (
+            [("To b", "e", ", or", ", o "), ("M", "y", "lo", "lor"), ("What sa", "y", "y", "a")],
+            "T",
+        ),
+        ([("a" * 40, "b", "c" * 8, "c" * 9), ("", "a", "", "b")], "T"),
+    ],
+    "batch_masks": [
+        (
+            [("To b", "e", ", or"), ("M", "y", "lo"), ("What", " ", "a")],
+            [[4, 5, 6, 7, 8], [1, 2, 3, 1, 1], [4, 5, 4, 4, 4]],
+            torch.ones(3, 5, 9).tril(4),
+            "T",
+        ),
+        ([("a", "b", "c")], [[1, 2]], torch.ones(1, 2, 3).tril(1), "T"),
+    ],
+    "outcome_cache": [
+        (["t", " ", "q"], [[("h", "e d")], [], [(" ", "ab\n")], [("u", "est")]], (3, "u"), "T"),
+        (["a"], [[("b", "c")], [("a", "b"), ("c", "d")]], (0, "d"), "T"),
+    ],
+    "working_lanes": [
+        (
+            {
+                "in turn": ([(0, 0.5, 1), (2, 2.4, 1)], [(0.6, 1.9), (2.5, 3.5)], []),
+                "ahead": ([(0, 0.5, 13)], [(0.6, 1.9)], [(0, False), (2, True)]),
+            },
+            "T",
+        ),
+        ({"one": ([(0, 40.5, 2)], [(0, 41.0)], [(41, True)])}, "T"),
+    ],
+    "shared_pass": [
+        ([("A, running", "", "e", " the"), ("B, new", "ROMEO:\nW", "", "")], 18, "T"),
+        ([("A", "a" * 16, "", ""), ("B", "", "b", "c" * 15), ("C", "", "", "")], 32, "T"),
+    ],
+    "request_lanes": [
+        ({"request 0": [("reads", 16), ("writes", 5), ("lost", -20), ("waits", 0)]}, "T"),
+        ({f"request {i}": [("", 0)] * i + [("writes", 12)] * 14 for i in range(6)}, "T"),
+    ],
+    "blocks_of_texts": [
+        ({"before": {"A": ("To be, or n", [2, 5, 0])}, "after": {"A": ("To b", [2])}}, 8, 4, "T"),
+        ({"one": {"A": ("ab", [0]), "B": ("ac", [0])}, "none": {}}, 3, 2, "T"),
+        ({"guesses": {"": (["a", "▸b", "▸c", "▸d"], [1])}}, 7, 4, "T"),
+    ],
 }
 CASES = [(name, args) for name, every in SAMPLES.items() for args in every]
 KIT = {"sheet", "box", "words", "arrow", "strip", "said_of", "laid_out"}

@@ -5,14 +5,28 @@ import functools
 import sys
 
 import pytest
+import torch
 
+from nanogpt import serve
 from nanogpt.checks import CHECKS, SLOW_CHECKS, TREE_CHECKS, decoder, eagle_decoder, tree_decoder
+from nanogpt.checks_serving import (
+    SERVING_CHECKS,
+    WatchedRows,
+    ahead_decoder,
+    check_alone,
+    check_outcomes,
+    paged_decoder,
+    server_decoder,
+)
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.gallery import BUGS, edited, mutant
+from nanogpt.fused import PreallocatedCache
+from nanogpt.gallery import BUGS, edited, mutant, served, twin
 from nanogpt.generate import Generation
+from nanogpt.paged import on_pool
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serve import batch_generate
 from nanogpt.speculative import accept_reject, speculative_generate
 from nanogpt.toys import random_draft, toy_target
 
@@ -50,10 +64,13 @@ def test_the_checks_of_trees_come_through_a_second_sibling():
         assert any(r.path[:1] == [1] for r in made.rounds), "as check_cache runs it"
 
 
+ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.number}-{bug.caught_by}")
 def test_a_bug_is_caught_by_its_check(bug):
     with pytest.raises(AssertionError) as caught:
-        SLOW_CHECKS[bug.caught_by](mutant(bug))
+        ALL_CHECKS[bug.caught_by](mutant(bug))
     assert str(caught.value), "the check says what is wrong"
 
 
@@ -72,6 +89,128 @@ def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
     own = {"eagle": "incremental", "fixed": "second"}.get(decoder_of)
     if own:
         SLOW_CHECKS[own](mutant(same))
+
+
+SERVING = {
+    "batch": batch_generate,
+    "paged": paged_decoder(),
+    "server": server_decoder(),
+    "ahead": ahead_decoder(),
+}
+OWN = {"pool": "paged", "publish": "paged", "preemption": "server", "outcomes": "ahead"}
+
+
+def serving_checks(name):
+    """{name: check} of those that are meant for such a decoder: of batches, and its own."""
+    kinds = {check: {OWN[check]} if check in OWN else set(SERVING) for check in SERVING_CHECKS}
+    checks = {check: SERVING_CHECKS[check] for check in kinds if name in kinds[check]}
+    if name == "server":
+        checks["alone"] = functools.partial(check_alone, own_K=False)
+    if name == "ahead":  # one text
+        some = "exact", "greedy", "acceptance", "cache", "draft", "accounting"
+        checks = {check: TREE_CHECKS[check] for check in some} | {"outcomes": check_outcomes}
+    return checks
+
+
+SERVING_CASES = [(name, check) for name in SERVING for check in serving_checks(name)]
+
+
+@pytest.mark.parametrize(("name", "check"), SERVING_CASES)
+def test_the_correct_serving_decoders_pass(name, check):
+    serving_checks(name)[check](SERVING[name])
+
+
+SEEN = {  # each serving bug, and which of the checks of its decoder see it
+    54: "alone product independent leaving",
+    55: "independent",
+    56: "alone product ragged",
+    57: "alone product independent ragged leaving",
+    58: "alone product independent leaving",
+    59: "pool",
+    60: "publish",
+    61: "pool",
+    62: "exact outcomes",
+    63: "exact acceptance outcomes",
+    64: "preemption",
+}
+
+
+@pytest.mark.parametrize("bug", BUGS[53:], ids=lambda bug: bug.number)
+def test_which_checks_see_a_serving_bug(bug):
+    """A crash is no answer: where a bug makes one, the check that is meant for it must say so."""
+    seen = []
+    for name, check in serving_checks(bug.decoder).items():
+        try:
+            check(mutant(bug))
+        except AssertionError:
+            seen.append(name)
+        except (IndexError, ValueError):
+            assert name != bug.caught_by
+    assert seen == SEEN[bug.number].split()
+
+
+OF_EACH = {"batch": "ragged leaving", "paged": "pool publish", "server": "preemption"}
+OF_EACH["ahead"] = "outcomes"
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_an_unedited_mutant_of_a_serving_decoder_is_correct(name):
+    same = mutant(dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=name))
+    for check in OF_EACH[name].split():
+        SERVING_CHECKS[check](same)
+
+
+def test_the_preemption_check_preempts_requests_that_have_guesses(monkeypatch):
+    lost, forget = [], serve.Request.forget
+    monkeypatch.setattr(
+        serve.Request, "forget", lambda self: (lost.append(len(self.tree.tokens)), forget(self))
+    )
+    SERVING_CHECKS["preemption"](server_decoder())
+    assert max(lost) == 3 and sum(lost) > 100
+
+
+def test_the_preemption_check_sees_too_few_places_reserved():
+    """Bug 59, in the scheduler: K places for a pass over K + 1 tokens."""
+    few = dataclasses.replace(BUGS[63], old="max(1 + guesses,", new="max(guesses,")
+    with pytest.raises(AssertionError, match="places of the cache where there are"):
+        SERVING_CHECKS["preemption"](mutant(few))
+
+
+def test_a_block_that_was_published_too_early_misleads_another_text():
+    """Bug 60 biases: a text that begins as the guesses did finds entries that were written over."""
+    own, off = toy_target(7, 8), []
+    for seed in range(6):
+        draft, early = random_draft(7, seed), mutant(BUGS[59])
+        target = WatchedRows(on_pool(own, blocks=64, size=4))
+        early(target, draft, [[0, 1]], 12, 3, Sampling(), [RandomSource(seed)])
+        for found in [key for key in target.pool.published if len(key) == 4]:
+            (made,) = early(target, draft, [[*found, 2]], 1)
+            p = Sampling().probs(own(torch.tensor([[*found, 2]]))[0][0, -1])
+            off.append(float((made.rounds[0].target_probs[0] - p).abs().max()))
+    assert max(off) > 0.005
+
+
+def test_a_roll_out_for_another_outcome_is_only_slower_where_its_own_q_comes_with_it():
+    """The output is the target's for any q that the guesses were drawn from; q itself shows it."""
+    other = dataclasses.replace(
+        BUGS[61],
+        old="        if outcome in self.prepared:\n            return self.prepared[outcome]\n",
+        new="        for rollout in self.prepared.values():\n            return rollout\n",
+    )
+    CHECKS["exact"](mutant(other))
+    with pytest.raises(AssertionError, match="q is off by"):
+        SERVING_CHECKS["outcomes"](mutant(other))
+
+
+def test_rows_that_take_turns_with_one_stream_are_not_what_they_are_alone():
+    """The other bug of one rng: right in distribution, but a row's text hangs on its neighbours."""
+    shared = dataclasses.replace(
+        BUGS[54], old="samplings[b], rngs[b])", new="samplings[b], rngs[0])"
+    )
+    with pytest.raises(AssertionError, match="not what it is alone"):
+        SERVING_CHECKS["alone"](mutant(shared))
+    for blind in ("product", "independent"):
+        SERVING_CHECKS[blind](mutant(shared))
 
 
 def test_the_draft_check_sees_a_wrong_entry_that_only_full_acceptance_makes():
@@ -97,6 +236,22 @@ def test_a_mutant_leaves_the_callers_objects_and_the_import_system_alone():
     assert sys.meta_path == finders and not [n for n in set(sys.modules) - known if "bug" in n]
 
 
+def test_a_twin_has_the_classes_and_the_sharing_of_the_original():
+    """A class held as an attribute, an object held twice, one that holds itself."""
+    modules = served(BUGS[58])
+    target = on_pool(toy_target(7, 8), blocks=8, size=2)
+    target.also, target.cache.itself, target.kind = target.cache, target.cache, PreallocatedCache
+    other = twin(target, modules)
+    assert other.also is other.cache is other.cache.itself is not target.cache
+    assert {type(x).__module__ for x in (other, other.cache)} == {
+        "nanogpt_with_a_bug.fused",
+        "nanogpt_with_a_bug.paged",
+    }
+    assert other.kind is not PreallocatedCache and other.kind.__name__ == "PreallocatedCache"
+    assert other.cache.unused is not target.cache.unused, "the caller's pool stays as it is"
+    assert other.cache.entries is target.cache.entries
+
+
 def test_every_draft_can_be_edited():
     """The whole package is served, drafts that no bug of today edits as well."""
     bug = dataclasses.replace(
@@ -118,9 +273,9 @@ def test_an_unedited_mutant_is_the_correct_decoder():
         check(mutant(same))
 
 
-def test_the_gallery_has_53_different_bugs():
-    assert [bug.number for bug in BUGS] == [*range(1, 54)]
-    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 53
+def test_the_gallery_has_64_different_bugs():
+    assert [bug.number for bug in BUGS] == [*range(1, 65)]
+    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 64
     assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
 

@@ -67,7 +67,7 @@ ORDER = [
         "figures",
         "diagrams",
     ),
-    *("bench", "demo"),
+    *("bench", "load", "demo"),
 ]
 
 

@@ -1,19 +1,22 @@
-"""The target as its own draft: its first blocks guess, and the rest of it checks.
+"""The target as its own draft, made cheaper: fewer blocks, fewer bits, fewer cache entries.
 
-The draft needs no cache and no reading of its own. The keys and values that its blocks write are
-the target's, so verification goes on where drafting stopped.
+Such a draft needs no cache and no reading of its own: it goes on from the target's. The keys and
+values that the target's own first blocks write are the target's, so verification goes on where
+drafting stopped; those of a copy with other weights, or another view, are thrown away.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nanogpt import checkpoint
+from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import Text, Tree
 from nanogpt.model import Begun, GPTLanguageModel
@@ -92,3 +95,107 @@ def load_exits(path: Path = EXITS) -> dict[int, nn.Sequential]:
 def load_layerskip(path: Path = LAYERSKIP) -> GPTLanguageModel:
     """The target that was trained to be left early. Errors are those of checkpoint.load."""
     return checkpoint.load(path, make_one="python data/make_drafts.py layerskip")[0]
+
+
+def check_whole(least: int, **values: int) -> None:
+    """Raise ValueError unless each of the values is a whole number from `least`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number from {least}")
+
+
+def round_to(weight: Tensor, bits: int) -> Tensor:
+    """weight (out, in) with each row rounded to whole multiples of a step of its own.
+
+    The multiples go from -(2^(bits-1) - 1) to 2^(bits-1) - 1, and the row's largest weight, by its
+    size, is the last of them (symmetric quantisation, one scale per output channel).
+    Raises ValueError unless bits is a whole number from 2.
+    """
+    check_whole(2, bits=bits)
+    top = 2 ** (bits - 1) - 1
+    step = weight.abs().amax(dim=1, keepdim=True) / top  # (out, 1)
+    step = step.masked_fill(step == 0, 1.0)  # a row of zeros stays one
+    return (weight / step).round() * step
+
+
+def quantized(target: GPTLanguageModel, bits: int) -> GPTLanguageModel:
+    """A copy of the target whose linear layers have weights of so many bits, as round_to makes.
+
+    The numbers are rounded, but stored as before: it guesses as a quantised model does, and is as
+    large and as slow as the target. Embeddings, biases and LayerNorms stay as they are.
+    Raises ValueError as round_to does, and for a target of another kind.
+    """
+    if type(target) is not GPTLanguageModel:
+        raise ValueError("quantise first, then fuse: FusedLanguageModel(quantized(target, bits))")
+    model = copy.deepcopy(target).requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.copy_(round_to(module.weight, bits))
+    return model
+
+
+def sink_and_window(P: int, sink: int, window: int) -> Tensor:
+    """(1, P+1) bool: which entries a token after P cached ones may attend to.
+
+    The first `sink` (attention sinks; Xiao et al. 2023) and the last `window`, its own among them.
+    """
+    seen = torch.arange(P + 1)[None]
+    return (seen < sink) | (seen > P - window)
+
+
+class CopyDraft:
+    """Guesses a chain with a copy of the target that goes on from the target's own cache.
+
+    model: the target itself, or one like it with other weights, in the target's form (per-head or
+    fused). K: the most tokens a round. window, sink: which entries it reads, as in sink_and_window;
+    by default all. What it writes is its own business: verification writes these entries anew.
+    Fewer bits are the idea of QSpec (Zhao et al. 2024), fewer entries that of MagicDec (Sadhukhan,
+    Chen et al. 2024).
+    Raises ValueError for K < 1, window < 1 or sink < 0.
+    """
+
+    def __init__(self, model, K: int = 3, window: int | None = None, sink: int = 0):
+        check_whole(1, K=K, window=1 if window is None else window)
+        check_whole(0, sink=sink)
+        self.model, self.K, self.window, self.sink = model, K, window, sink
+        self.vocab_size = model.config.vocab_size
+        self.ids = torch.arange(self.vocab_size, device=model.device)[:, None, None]
+
+    @torch.no_grad()
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """A chain of min(K, most) tokens, q (N, V). The text, and its cache, stay as they are."""
+        token, past_kvs = text.tokens[-1], text.past_kvs
+        tokens, rows, mask = [], [], None
+        for _ in range(min(self.K, most)):
+            if self.window is not None:
+                mask = sink_and_window(cache_length(past_kvs), self.sink, self.window)
+                mask = mask.to(self.model.device)
+            idx = self.ids[token]  # (1, 1)
+            logits, _, past_kvs = self.model(idx, past_kvs=past_kvs, attn_mask=mask)
+            q = sampling.probs(logits.view(-1))  # (V,)
+            token = rng.categorical(q)
+            tokens.append(token)
+            rows.append(q)
+        q = torch.stack(rows) if rows else torch.empty(0, self.vocab_size).double()
+        return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
+
+
+def int8_product(linear: nn.Linear) -> Callable[[Tensor], Tensor] | None:
+    """linear's (..., in) -> (..., out) with weights of 8 bits and a kernel that computes with them.
+
+    Inputs are rounded to 7 bits as they come. None where this torch has no such kernel.
+    """
+    weight = linear.weight.detach().float()
+    step = weight.abs().amax(dim=1).double().clamp(min=1e-12) / 127  # (out,)
+    zero = torch.zeros(len(weight), dtype=torch.int64)
+    bias = None if linear.bias is None else linear.bias.detach().float()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch moves these types elsewhere, and says so
+            rounded = torch.quantize_per_channel(weight, step, zero, 0, torch.qint8)
+            packed = torch.ops.quantized.linear_prepack(rounded, bias)
+        torch.ops.quantized.linear_dynamic(weight[:1] * 0, packed, True)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
+    # True: inputs of 7 bits, so that the sums fit in 16 on any processor
+    return lambda x: torch.ops.quantized.linear_dynamic(x, packed, True)

@@ -27,11 +27,17 @@ from nanogpt.judges.chapter_19 import feature_pairs
 from nanogpt.judges.chapter_20 import token_after_next
 from nanogpt.judges.chapter_21 import fixed_point
 from nanogpt.judges.chapter_22 import told_block
+from nanogpt.judges.chapter_23 import batch_mask
+from nanogpt.judges.chapter_24 import schedule
+from nanogpt.judges.chapter_25 import slots
+from nanogpt.judges.chapter_26 import outcomes
+from nanogpt.judges.chapter_27 import round_rows
 
 __all__ = [
     "accept",
     "accept_siblings",
     "back_off",
+    "batch_mask",
     "cached_step",
     "check",
     "counted_table",
@@ -44,7 +50,11 @@ __all__ = [
     "generate",
     "head_forward",
     "labels_ahead",
+    "outcomes",
     "rewind",
+    "round_rows",
+    "schedule",
+    "slots",
     "token_after_next",
     "told_block",
     "tree_mask",

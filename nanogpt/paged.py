@@ -1,0 +1,379 @@
+"""Caches in blocks of a common pool: a text takes memory as it grows and gives it back at once.
+
+A `BlockPool` stands where FusedLanguageModel takes a cache, so every decoder runs on it unchanged.
+Texts that begin alike share blocks; one that writes into a shared block writes into a copy of it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nanogpt.cache import KV
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Round, Text
+
+
+class PoolFull(ValueError):
+    """A pass needs more blocks than are free. Nothing was written."""
+
+
+class BlockPool:
+    """Memory for the entries of many texts: `blocks` blocks, each for `size` entries of one text.
+
+    `entries` (n_layer, 2, blocks, size, n_head, hs) holds their keys and values. `references`
+    counts the tables that hold a block. One that none holds is free, and remembers what was
+    published in it until it is taken again; the one that was free longest goes first. `like`, a
+    tensor (...,), says of which type and on which device.
+    Raises ValueError unless `blocks` and `size` are whole numbers from 1.
+    """
+
+    def __init__(self, config, blocks: int, size: int, like: Tensor):
+        for name, given in (("blocks", blocks), ("size", size)):
+            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+                raise ValueError(f"{name} is {given!r}; it must be a whole number from 1")
+        self.blocks, self.size = blocks, size
+        n_head, hs = config.n_head, config.n_embd // config.n_head
+        with torch.inference_mode(False):  # for later passes outside of it, too
+            self.entries = like.new_zeros(config.n_layer, 2, blocks, size, n_head, hs)
+        self.references = [0] * blocks
+        self.unused = dict.fromkeys(range(blocks))  # the free blocks, in the order they were freed
+        self.published: dict[tuple, int] = {}  # all tokens up to a block's end -> the block
+        self.keys: dict[int, tuple] = {}  # the same, by block
+
+    @property
+    def free(self) -> int:
+        """How many blocks no text holds."""
+        return len(self.unused)
+
+    def empty(self, config, B: int, like: Tensor) -> PagedCache:
+        """An empty cache for B texts, of no block yet. `like` (...,) is not needed here."""
+        return PagedCache([BlockTable(self) for _ in range(B)], (0,) * B)
+
+    def take(self) -> int:
+        """The block that was free longest. What was published in it is forgotten."""
+        block = next(iter(self.unused))
+        self.hold(block)
+        if block in self.keys:
+            del self.published[self.keys.pop(block)]
+        return block
+
+    def hold(self, block: int) -> None:
+        """One table more holds this block."""
+        self.references[block] += 1
+        self.unused.pop(block, None)
+
+    def release(self, blocks: list[int]) -> None:
+        """One table less holds these blocks. Empties the list, from its end."""
+        while blocks:
+            block = blocks.pop()
+            self.references[block] -= 1
+            if not self.references[block]:
+                self.unused[block] = None
+
+    def wanted(self, tables: Sequence[BlockTable], lengths: Sequence[int], T: int) -> int:
+        """How many blocks T entries more for each text would take, copies of shared ones too."""
+        more, shared = 0, Counter()
+        for table, n in zip(tables, lengths, strict=True):
+            touched = table.blocks[n // self.size : -(-(n + T) // self.size)]
+            shared.update(block for block in touched if self.references[block] > 1)
+            more += max(0, -(-(n + T) // self.size) - len(table.blocks))
+        # Of all the tables that hold a block, the last to write may keep it.
+        return more + sum(min(n, self.references[block] - 1) for block, n in shared.items())
+
+    def reserve(self, tables: Sequence[BlockTable], lengths: Sequence[int], T: int) -> None:
+        """Give each text room for T entries more, in blocks that it alone holds.
+
+        Raises PoolFull, before anything is changed, where there are too few free blocks.
+        """
+        wanted = self.wanted(tables, lengths, T)
+        if wanted > self.free:
+            raise PoolFull(
+                f"the pool is full: blocks of {self.size} wanted {wanted}, free "
+                f"{self.free} of {self.blocks}, for {T} entries more in each text; "
+                "drop a text, or make the pool larger"
+            )
+        for table, n in zip(tables, lengths, strict=True):
+            for i in range(n // self.size, -(-(n + T) // self.size)):
+                if i == len(table.blocks):
+                    table.blocks.append(self.take())
+                elif self.references[table.blocks[i]] > 1:  # copy on write
+                    old, new = table.blocks[i], self.take()
+                    self.entries[:, :, new] = self.entries[:, :, old]
+                    table.blocks[i] = new
+                    self.release([old])
+
+    def publish(self, tokens: Sequence[int], cache: PagedCache) -> None:
+        """Let other texts find the full blocks of a text that begins with `tokens`.
+
+        The tokens must be final: whoever publishes an entry never writes it again.
+        """
+        (table,) = cache.tables
+        for i in range(min(len(tokens), cache.length) // self.size):
+            key, block = tuple(tokens[: (i + 1) * self.size]), table.blocks[i]
+            if key not in self.published and block not in self.keys:
+                self.published[key], self.keys[block] = block, key
+
+    def found(self, tokens: Sequence[int]) -> PagedCache | None:
+        """A cache of the first of these tokens, in published blocks, or None.
+
+        Nothing is computed, nothing is copied.
+        """
+        blocks = []
+        for end in range(self.size, len(tokens) + 1, self.size):
+            block = self.published.get(tuple(tokens[:end]))
+            if block is None:
+                break
+            blocks.append(block)
+        length = len(blocks) * self.size
+        return PagedCache([BlockTable(self, blocks)], [length]) if blocks else None
+
+    def check(self, caches: Sequence[PagedCache]) -> None:
+        """Raise AssertionError unless the books are right; caches: all that there are."""
+        tables = {id(table): table for cache in caches for table in cache.tables}.values()
+        held = Counter(block for table in tables for block in table.blocks)
+        assert held == Counter(dict(enumerate(self.references))), (
+            f"references {self.references} are not the blocks' entries in tables, {dict(held)}"
+        )
+        used = sum(count > 0 for count in self.references)
+        assert self.free + used == self.blocks and not set(self.unused) & set(held), (
+            f"{self.free} free and {used} used blocks are not {self.blocks}"
+        )
+        assert self.published == {key: block for block, key in self.keys.items()}
+
+
+class BlockTable:
+    """Where one text's entries lie: the i-th in block blocks[i // size], at place i % size there.
+
+    All caches of the text share its table. Once the last of them is dropped, its blocks go back.
+    """
+
+    def __init__(self, pool: BlockPool, blocks: Sequence[int] = ()):
+        self.pool, self.blocks = pool, list(blocks)
+        for block in self.blocks:
+            pool.hold(block)
+        self.starts: list[int] = []  # from which entry on each pass, or cut, changed something
+        weakref.finalize(self, pool.release, self.blocks).atexit = False
+
+    def slots(self, first: int, last: int) -> list[int]:
+        """The slots of entries first … last-1, counted through the whole pool."""
+        size = self.pool.size
+        return [self.blocks[i // size] * size + i % size for i in range(first, last)]
+
+    def cut(self, n: int) -> None:
+        """Give back the blocks after the first n entries. Nothing is erased."""
+        keep = -(-n // self.pool.size)
+        if keep < len(self.blocks):
+            self.starts.append(keep * self.pool.size)
+            surplus = self.blocks[keep:]
+            del self.blocks[keep:]
+            self.pool.release(surplus)
+
+    def __getitem__(self, index) -> Tensor:
+        """The first entries in some layers, as `FusedLanguageModel.states` copies them."""
+        layers, _, entries, _ = index
+        return self.pool.entries[layers].flatten(2, 3)[:, :, self.slots(0, entries.stop)]
+
+    def __setitem__(self, index, value: Tensor) -> None:
+        layers, _, entries, _ = index
+        self.pool.entries[layers].flatten(2, 3)[:, :, self.slots(0, entries.stop)] = value
+
+
+class PagedCache:
+    """The caches of one or more texts in a pool's blocks: a table and a length for each.
+
+    It is used like a PreallocatedCache: `cache[layer][head]` is (k, v), each (B, P, hs). A pass
+    reserves its blocks before it writes, a rollback gives back those it no longer needs. All
+    caches of a text share its table; one that a later pass or rollback has cut into is a
+    ValueError.
+    """
+
+    def __init__(self, tables: Sequence[BlockTable], lengths: Sequence[int]):
+        self.tables, self.lengths, self.pool = tables, tuple(lengths), tables[0].pool
+        self.known = [len(table.starts) for table in tables]
+        self.length = max(lengths)
+        self.even = min(lengths) == self.length
+        self.written = self.read = None  # slots that a pass writes (B T), blocks that it reads
+
+    @property
+    def buffer(self) -> BlockTable:
+        """What two caches of one text have in common."""
+        return self.tables[0]
+
+    def check(self) -> None:
+        """Raise ValueError if these entries are no longer there: written anew, or given back."""
+        for b, (table, n) in enumerate(zip(self.tables, self.lengths, strict=True)):
+            if any(start < n for start in table.starts[self.known[b] :]):
+                raise ValueError(
+                    f"this cache of {n} tokens was overwritten or given back after it was made; "
+                    "use the cache that the last pass returned"
+                )
+            self.known[b] = len(table.starts)
+
+    def wanted(self, T: int) -> int:
+        """How many free blocks T entries more for each text would take."""
+        return self.pool.wanted(self.tables, self.lengths, T)
+
+    def reserve(self, T: int) -> None:
+        """Have room for T entries more for each text. Errors: PoolFull, and those of `check`."""
+        self.check()
+        self.pool.reserve(self.tables, self.lengths, T)
+
+    def grown(self, T: int) -> PagedCache:
+        """The cache of a pass that writes T entries more. Errors are `reserve`'s."""
+        self.reserve(T)
+        for table, n in zip(self.tables, self.lengths, strict=True):
+            table.starts.append(n)
+        new = PagedCache(self.tables, [n + T for n in self.lengths])
+        slots = [t.slots(n, n + T) for t, n in zip(self.tables, self.lengths, strict=True)]
+        new.written = torch.tensor(slots, device=self.pool.entries.device).flatten()
+        new.read = new.index()  # the blocks of all texts
+        return new
+
+    def index(self) -> Tensor:
+        """(B, n), flat: each text's blocks, n for the longest; a shorter one repeats its last."""
+        n = -(-self.length // self.pool.size)
+        rows = [(table.blocks + table.blocks[-1:] * n)[:n] for table in self.tables]
+        rows = [row or [0] * n for row in rows]  # of a text without an entry
+        return torch.tensor(rows, dtype=torch.int64, device=self.pool.entries.device).flatten()
+
+    def write(self, layer: int, kv: Tensor) -> Tensor:
+        """Write kv (2, B, n_head, T, hs); returns the whole layer (2, …, P+T, hs)."""
+        flat = self.pool.entries[layer].flatten(1, 2)  # (2, slots, n_head, hs), a view
+        flat.index_copy_(1, self.written, kv.transpose(2, 3).flatten(1, 2))
+        return self.layer(layer, self.read)
+
+    def layer(self, layer: int, index: Tensor) -> Tensor:
+        """A layer's entries, gathered from the blocks: (2, B, n_head, P, hs)."""
+        found = self.pool.entries[layer].index_select(1, index)
+        # (2, B n, size, n_head, hs) -> (2, B, n size, n_head, hs)
+        rows = found.view(2, len(self.tables), -1, *found.shape[3:])
+        return rows[:, :, : self.length].transpose(2, 3)
+
+    def kept(self, lengths: int | Sequence[int]) -> PagedCache:
+        """The first entries of each text: one length for all, or one for each.
+
+        Blocks that are no longer needed go back. Errors are those of `check`.
+        """
+        self.check()
+        each = [lengths] * len(self.lengths) if isinstance(lengths, int) else lengths
+        kept = tuple(map(min, each, self.lengths))
+        for table, n in zip(self.tables, kept, strict=True):
+            table.cut(n)
+        return PagedCache(self.tables, kept)
+
+    def gathered(self, slots: Sequence[int]) -> PagedCache:
+        """The entries in these slots, in their order, of a cache of one text. They are moved.
+
+        Errors are those of `reserve`.
+        """
+        self.check()
+        (table,), n = self.tables, len(slots)
+        stay = next((i for i, slot in enumerate(slots) if slot != i), n)
+        self.pool.reserve(self.tables, (stay,), n - stay)  # a shared block is not written
+        flat, own = self.pool.entries.flatten(2, 3), table.slots(0, self.length)
+        moved = flat[:, :, [own[slot] for slot in slots[stay:]]]  # a copy
+        flat[:, :, own[stay:n]] = moved
+        table.starts.append(stay)
+        table.cut(n)
+        return PagedCache(self.tables, (n,))
+
+    def fork(self) -> PagedCache:
+        """The same entries for texts of their own. Blocks are copied on write."""
+        self.check()
+        size, pairs = self.pool.size, zip(self.tables, self.lengths, strict=True)
+        tables = [BlockTable(self.pool, table.blocks[: -(-n // size)]) for table, n in pairs]
+        return PagedCache(tables, self.lengths)
+
+    @classmethod
+    def joined(cls, caches: Sequence[PagedCache | None]) -> PagedCache:
+        """One cache for several texts, from a cache of each; None is an empty one. No copy.
+
+        A text that comes twice goes on as two (`fork`). Errors are those of `check`; ValueError
+        if all of them are None.
+        """
+        some = [cache for cache in caches if cache is not None]
+        if not some:
+            raise ValueError("no text has a cache; give the model None")
+        for cache in some:
+            cache.check()
+        tables = []
+        for cache in caches:
+            table = BlockTable(some[0].pool) if cache is None else cache.tables[0]
+            tables.append(table if table not in tables else cache.fork().tables[0])
+        return cls(tables, [cache.length if cache else 0 for cache in caches])
+
+    def rows(self, lengths: Sequence[int]) -> list[PagedCache]:
+        """The first entries of each text as a cache of its own. Errors are those of `check`."""
+        kept = self.kept(lengths)
+        return [
+            PagedCache([table], [n]) for table, n in zip(kept.tables, kept.lengths, strict=True)
+        ]
+
+    def free(self) -> None:
+        """Give all blocks back now; no cache of these texts is of use afterwards."""
+        for table in self.tables:
+            table.cut(0)
+
+    def __len__(self) -> int:
+        return len(self.pool.entries)  # layers
+
+    def __getitem__(self, layer: int) -> tuple[KV, ...]:
+        """(k, v) of each head of a layer, each (B, P, hs). Errors are those of `check`.
+
+        In a text with fewer than P entries, whatever follows its own is meaningless.
+        """
+        self.check()
+        keys, values = self.layer(layer, self.index())
+        return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))
+
+
+class SharedText(Text):
+    """A text that begins with blocks that others published, and publishes its own final ones.
+
+    target: a FusedLanguageModel whose cache is a BlockPool. What lies in shared blocks is not read
+    again, so `hidden` is None: not for drafts that read the target's hidden states.
+    Raises ValueError as Text does, and for another target, or if `layers` are asked for.
+    """
+
+    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None, layers=None):
+        if not isinstance(getattr(target, "cache", None), BlockPool):
+            raise ValueError("this target has no BlockPool; use FusedLanguageModel(target, pool)")
+        if layers is not None:
+            raise ValueError("shared blocks hold keys and values only; use a draft without layers")
+        super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
+
+    @torch.no_grad()
+    def read(self, tokens: list[int]) -> None:
+        """The cache of `tokens`: found as far as possible, the rest in one pass."""
+        self.first = len(self.tokens) - 1 - len(tokens)  # where the cache begins
+        self.past_kvs = self.hidden = None
+        self.past_kvs = self.target.cache.found(tokens)
+        rest = tokens[self.cache_len :]
+        if rest:
+            idx = torch.tensor([rest], device=self.target.device)
+            _, self.past_kvs = self.target.trunk(idx, past_kvs=self.past_kvs)
+            self.prefills += 1
+        if tokens:
+            self.target.cache.publish(tokens, self.past_kvs)
+
+    def restart_if_full(self) -> None:
+        """As Text's; a context that a full pool kept it from reading is read now."""
+        super().restart_if_full()
+        if self.cache_len < len(self.tokens) - 1 - self.first:
+            self.read(self.tokens[self.first : -1])
+
+    def take(self, done: Round, past_kvs: PagedCache, hidden=None) -> None:
+        """As Text.take; then all that is in the cache is final, and may be shared."""
+        Text.take(self, done, past_kvs, hidden)
+        self.target.cache.publish(self.tokens[self.first :], past_kvs)
+
+
+def on_pool(target, blocks: int, size: int = 16) -> FusedLanguageModel:
+    """The fused form of a target, on a pool of `blocks` blocks for `size` entries each."""
+    pool = BlockPool(target.config, blocks, size, like=target.lm_head.weight)
+    return FusedLanguageModel(target, pool)

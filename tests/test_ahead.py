@@ -1,0 +1,399 @@
+"""A draft that works while the target verifies: nothing is lost, and nobody waits for the dead."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nanogpt.drafts import ahead
+from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
+from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.fused import TARGETS, FusedLanguageModel
+from nanogpt.generate import autoregressive_generate
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serve import batch_generate
+from nanogpt.speculative import speculative_generate
+from nanogpt.toys import random_draft, toy_target
+from nanogpt.tree import tree_generate
+
+GREEDY, V = Sampling(0), 5
+
+
+def target(V=V, block_size=32):
+    return toy_target(V, block_size, seed=1)
+
+
+def neural(V=V, block_size=32, form=lambda model: model):
+    return TransformerDraft(form(toy_target(V, block_size, seed=7)))
+
+
+def draft_of(name, V=V, block_size=32):
+    return random_draft(V) if name == "table" else neural(V, block_size, TARGETS[name])
+
+
+every_draft = pytest.mark.parametrize("name", ["table", *TARGETS])
+
+
+def test_the_fan_out_of_the_paper():
+    shares = ahead.fan_out(24, 5, a=0.8, r=1)
+    assert [f"{F:.1f}" for F in shares] == ["4.5", "4.0", "3.6", "3.2", "2.9", "5.8"]
+    assert sum(shares) == pytest.approx(24) and ahead.whole(shares) == [4, 4, 4, 3, 3, 6]
+
+
+@pytest.mark.parametrize("a", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("r", [0.5, 1, 2])
+def test_the_geometric_fan_out_is_the_best_share_of_a_budget(a, r):
+    """Where the chance of a miss falls as F^-r, no small shift of the budget finds more."""
+    K, shares = 3, np.array(ahead.fan_out(20, 3, a, r))
+    ends = np.array([a**k * (1 - a) for k in range(K)] + [a**K])  # how likely each k is
+    misses = (ends * shares**-r).sum()
+    for i in range(K + 1):
+        for j in range(K + 1):
+            moved = shares.copy()
+            moved[i] += 0.01
+            moved[j] -= 0.01
+            assert (ends * moved**-r).sum() >= misses - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("budget", "K", "a", "r"), [(0, 3, 0.5, 1), (5, 0, 0.5, 1), (5, 3, 1.0, 1), (5, 3, 0.5, 0)]
+)
+def test_a_fan_out_that_makes_no_sense_is_refused(budget, K, a, r):
+    with pytest.raises(ValueError, match=f"budget is {budget}, K {K}, a {a} and r {r}"):
+        ahead.fan_out(budget, K, a, r)
+
+
+def test_the_guess_that_was_rejected_cannot_be_the_targets_token():
+    q = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]).double()
+    assert ahead.likely_outcomes(q, [1], [9, 9]) == [(0, 0), (0, 2), (1, 2), (1, 1), (1, 0)]
+    assert ahead.likely_outcomes(q, [0], [1, 0]) == [(0, 1)]
+
+
+def test_saguaro_sampling_by_hand():
+    q = torch.tensor([[0.5, 0.3, 0.2]] * 3, dtype=torch.float64)
+    tilted = ahead.tilted(q, q, [2, 1, 0], 0.25)  # .125, .075, .2; .125, .3, .2; as it was
+    right = [[0.3125, 0.1875, 0.5], [0.2, 0.48, 0.32], [0.5, 0.3, 0.2]]
+    torch.testing.assert_close(tilted, torch.tensor(right, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(ahead.tilted(q, q, [3] * 3, 0.5), q, rtol=0, atol=1e-9)
+
+
+def exact_and_made(name, K, fans, C, sampling, n, V=3):
+    """Total variation from the target's own, and how many answers were hits, and were not."""
+    toy, draft, seen = target(V, 16), draft_of(name, V, 16), []
+
+    def decoded(rng):
+        mine = AheadDraft(Inline(Drafter(draft, K, fans, C)), shared=True)
+        made = tree_generate(toy, mine, [0, 1], n, sampling=sampling, rng=rng)
+        seen.extend(answer.hit for answer in mine.answers[1:] if answer.tokens)
+        return tuple(made.tokens)
+
+    own = enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(toy, [0, 1], n, sampling, rng).tokens)
+    )
+    off = total_variation(enumerate_outcomes(decoded), own)
+    return off, sum(seen), len(seen) - sum(seen)
+
+
+@every_draft
+@pytest.mark.parametrize("C", [1.0, 0.3])
+def test_lossless_by_enumeration_hits_and_misses(name, C):
+    off, hits, _ = exact_and_made(name, 2, [1, 1, 1], C, Sampling(), 3)
+    assert off < 1e-12 and hits > 0
+    off, hits, misses = exact_and_made(name, 2, [0, 0, 0], C, Sampling(), 3)
+    assert off < 1e-12 and hits == 0 and misses > 0
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7)])
+def test_lossless_with_temperature_and_cuts(sampling):
+    assert exact_and_made("table", 2, [1, 1, 1], 0.5, sampling, 3)[0] < 1e-12
+
+
+def test_lossless_over_several_rounds():
+    off, hits, misses = exact_and_made("table", 1, [1, 1], 1.0, Sampling(), 5, V=2)
+    assert off < 1e-12 and hits > 0 and misses > 0
+
+
+@every_draft
+def test_greedy_is_the_targets_own_text_over_restarts(name):
+    """Windows of target and draft are left behind, and the request ends in the middle."""
+    for n, K in ((1, 3), (7, 2), (80, 3), (50, 1)):
+        mine = AheadDraft(Inline(Drafter(draft_of(name), K, [2] * (K + 1))))
+        made = tree_generate(target(), mine, [1, 2, 3], n, sampling=GREEDY)
+        assert made.tokens == autoregressive_generate(target(), [1, 2, 3], n, GREEDY).tokens
+
+
+def contexts_of(tree, nodes):
+    return [tree.context[:-1] + [tree.tokens[n] for n in tree.path(node)] for node in nodes]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_one_pass_says_what_the_draft_says_of_each_chain_alone(name):
+    """After any growth and any move of the root: q is that of the node's own text."""
+    rng, K = np.random.default_rng(0), 3
+    for _ in range(20):
+        model = toy_target(V, 32, seed=7)
+        tree = BranchingModel(TransformerDraft(TARGETS[name](model)), K)
+        tree.begin(rng.integers(V, size=rng.integers(1, 60)).tolist())
+        for _ in range(6):
+            nodes = [tree.add(0, int(rng.integers(V)))]
+            while len(nodes) < 8:
+                at = int(rng.choice([0, *nodes]))
+                if len(tree.path(at)) <= 2 * K:
+                    nodes.append(tree.add(at, int(rng.integers(V))))
+            asked = rng.permutation(nodes)[:5].tolist()
+            q = tree.after(asked)
+            for row, text in zip(q, contexts_of(tree, asked), strict=True):
+                alone = model(torch.tensor([text[tree.start :]]))[0][0, -1]
+                torch.testing.assert_close(row, torch.softmax(alone, -1), rtol=0, atol=1e-9)
+            last = int(rng.choice([n for n in nodes if len(tree.path(n)) <= K + 1]))
+            current = int(rng.choice(tree.path(last)))
+            texts = contexts_of(tree, [current, last])
+            path = tree.settle(current, last)
+            assert contexts_of(tree, [0, path[-1]]) == texts
+
+
+def test_any_draft_with_get_probs_branches_the_same_way():
+    tree, draft = Branching(random_draft(V)), random_draft(V)
+    tree.begin([1, 2])
+    a, b = tree.add(0, 3), tree.add(0, 4)
+    q = tree.after([0, a, b])
+    assert torch.equal(q, torch.stack([draft.get_probs([t]) for t in (2, 3, 4)]))
+    c = tree.add(b, 0)
+    assert tree.settle(b, c) == [0, 1] and (tree.context, tree.tokens) == ([1, 2, 4], [4, 0])
+
+
+def test_a_hit_is_what_would_have_been_drafted_on_a_miss():
+    """Each outcome of each round has numbers of its own: fans change times, and no text."""
+    texts = {
+        tuple(tree_generate(target(), AheadDraft(by), [1, 2, 3], 60, rng=RandomSource(3)).tokens)
+        for by in (
+            Inline(Drafter(neural(), 3, [0] * 4)),
+            Inline(Drafter(neural(), 3, [1] * 4)),
+            Inline(Drafter(neural(), 3, [5] * 4)),
+            Inline(Drafter(neural(), 3, [5] * 4), prepare=False),
+        )
+    }
+    assert len(texts) == 1
+
+
+def test_with_all_outcomes_prepared_every_answer_is_a_hit():
+    draft = AheadDraft(Inline(Drafter(neural(), 3, [V] * 4)))
+    made = tree_generate(target(), draft, [1, 2, 3], 25, rng=RandomSource(0))
+    assert all(answer.hit for answer in draft.answers[1:] if answer.tokens)
+    assert made.tokens_per_pass > 1 and made.prefills == 1
+
+
+@pytest.mark.parametrize("K", [1, 2, 3])
+def test_a_question_in_the_middle_of_the_work_gets_a_whole_answer(K):
+    """What was begun is finished, what was not is drafted: the text stays the same."""
+    steps = np.random.default_rng(K)
+
+    class Hasty(Inline):
+        def ask(self, question):
+            if question.outcome is not None:
+                for _, _ in zip(range(steps.integers(K + 3)), self.drafter.prepare(), strict=False):
+                    pass
+            return self.drafter.answer(question)
+
+    drawn = set()
+    for seed in range(6):  # over several windows, where a round has no room for a guess
+        hasty = AheadDraft(Hasty(Drafter(neural(), K, [2] * (K + 1))))
+        whole = AheadDraft(Inline(Drafter(neural(), K, [2] * (K + 1))))
+        texts = [
+            tree_generate(target(), draft, [1, 2, 3], 80, rng=RandomSource(seed)).tokens
+            for draft in (hasty, whole)
+        ]
+        assert texts[0] == texts[1]
+        drawn |= {answer.drawn for answer in hasty.answers}
+    assert drawn == set(range(K + 1))  # none, some, and all of what was asked for
+
+
+def test_a_batch_may_use_it_though_each_round_begins_anew():
+    draft = AheadDraft(Inline(Drafter(neural(), 2, [1] * 3)))
+    prompts = [[1, 2, 3], [4, 0]]
+    made = batch_generate(target(), draft, prompts, 12, 2, [GREEDY] * 2, [RandomSource(0)] * 2)
+    for prompt, one in zip(prompts, made, strict=True):
+        assert one.tokens == autoregressive_generate(target(), prompt, 12, GREEDY).tokens
+
+
+@pytest.mark.parametrize(
+    ("K", "fans", "C", "says"),
+    [
+        (0, [1], 1.0, "K is 0"),
+        (2, [1, 1], 1.0, "K \\+ 1 numbers"),
+        (2, [1, 1, -1], 1.0, "K \\+ 1 numbers"),
+        (2, [1, 1, 1], 0.0, "C is 0.0"),
+        (2, [1, 1, 1], 1.5, "C is 1.5"),
+        (8, [1] * 9, 1.0, "half the draft's window of 32"),
+    ],
+)
+def test_bad_arguments_are_refused(K, fans, C, says):
+    with pytest.raises(ValueError, match=says):
+        Drafter(neural(), K, fans, C)
+
+
+# Real processes: they start in a few seconds each, so that one serves several questions.
+
+
+def ended(pid, seconds=10.0):
+    """Whether the process is gone (or a zombie of somebody else's) within some seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return True
+        state = Path(f"/proc/{pid}/stat")
+        if state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def written(by, n=40, draft=AheadDraft):
+    return tree_generate(target(), draft(by), [1, 2, 3], n, rng=RandomSource(3)).tokens
+
+
+class Unlucky(AheadDraft):
+    """Something happens to the worker in the middle of a text."""
+
+    happens = staticmethod(lambda process: process.kill())
+
+    def propose(self, text, *request):
+        if len(text.rounds) == 3 and self.by.process is not None:
+            self.happens(self.by.process)
+        return super().propose(text, *request)
+
+
+class Stopped(Unlucky):
+    happens = staticmethod(lambda process: os.kill(process.pid, signal.SIGSTOP))
+
+
+class Interrupted(Unlucky):
+    happens = staticmethod(lambda process: os.kill(process.pid, signal.SIGINT))
+
+
+def test_a_process_writes_the_same_text_and_ends_with_its_context():
+    drafter = Drafter(neural(form=FusedLanguageModel), 3, [2, 2, 2, 2])
+    expected = written(Inline(drafter))
+    before = multiprocessing.active_children()
+    with Worker(drafter) as worker:
+        process = worker.process
+        assert written(worker) == expected
+        if os.name == "posix":
+            assert written(worker, draft=Interrupted) == expected  # Ctrl-C is not for it
+        draft = AheadDraft(worker)
+        with pytest.raises(KeyboardInterrupt):  # a run that is stopped, its answer still to come
+            stopped = AheadDraft(Interrupting(worker))
+            tree_generate(target(), stopped, [1, 2, 3], 40, rng=RandomSource(3))
+        made = tree_generate(target(), draft, [1, 2, 3], 40, rng=RandomSource(3))
+        assert made.tokens == expected and worker.process is process
+        pid = process.pid
+        with pytest.warns(UserWarning, match="the draft process is gone; drafting goes on"):
+            assert written(worker, draft=Unlucky) == expected
+        assert worker.process is None and written(worker) == expected
+    assert multiprocessing.active_children() == before
+    assert os.name != "posix" or ended(pid)
+
+
+class Interrupting:
+    """Ctrl-C while the answer is on its way."""
+
+    def __init__(self, worker):
+        self.worker, self.drafter = worker, worker.drafter
+
+    def ask(self, question):
+        if question.number == 2:
+            self.worker.asked += 1
+            self.worker.pipe.send((self.worker.asked, question))
+            raise KeyboardInterrupt
+        return self.worker.ask(question)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_a_hung_process_is_given_up():
+    drafter = Drafter(neural(), 3, [2, 2, 2, 2])
+    with Worker(drafter, patience=2.0) as worker:
+        started, pid = time.monotonic(), worker.process.pid
+        with pytest.warns(UserWarning, match="the draft process is gone"):
+            tokens = written(worker, draft=Stopped)
+        assert time.monotonic() - started < 8
+    assert tokens == written(Inline(drafter)) and ended(pid)
+
+
+PARENT = """
+import os, signal, sys, time
+from nanogpt.drafts.ahead import Drafter, Worker
+from nanogpt.toys import random_draft
+
+if __name__ == "__main__":
+    with Worker(Drafter(random_draft(3), 1, [1, 1])) as worker:
+        print(worker.process.pid, flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_the_process_ends_when_its_parent_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    try:
+        pid = int(parent.stdout.readline())
+        assert not ended(pid, 0.1)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    assert ended(pid)
+
+
+def test_the_shipped_draft_guesses_as_it_does_alone():
+    """Greedy guesses of the real drafter are those of get_probs, wherever no two letters tie."""
+    from nanogpt import checkpoint
+    from nanogpt.drafts import transformer
+
+    real, tokenizer = checkpoint.load()
+    draft = transformer.load()
+    prompt = tokenizer.encode("ROMEO:\nBut soft! what light")
+    alone = speculative_generate(real, draft, prompt, 40, 3, GREEDY)
+    mine = AheadDraft(Inline(Drafter(draft, 3, [2] * 4)))
+    made = tree_generate(real, mine, prompt, 40, sampling=GREEDY)
+    assert made.tokens == alone.tokens
+    assert [r.candidates for r in made.rounds] == [r.candidates for r in alone.rounds]
+
+
+def test_each_outcome_of_each_round_has_numbers_of_its_own():
+    source, again = ahead.Numbers(7, 3, 5), ahead.Numbers(7, 3, 5)
+    even, drawn = torch.full((10**6,), 1e-6, dtype=torch.float64), []
+    for number in range(3):
+        for outcome in [(k, t) for k in range(4) for t in range(5)]:
+            here, same = source(number)(outcome), again(number)(outcome)
+            drawn += [here.categorical(even) for _ in range(3)]
+            assert drawn[-3:] == [same.categorical(even) for _ in range(3)]
+    assert len(set(drawn)) > 0.99 * len(drawn)
+    assert source(0)((0, 0)).categorical(even) != ahead.Numbers(8, 3, 5)(0)((0, 0)).categorical(
+        even
+    )
+
+
+def test_a_guess_that_nobody_read_is_read_once_it_is_settled():
+    """It was the last one, all were accepted, and the window left no room for another."""
+    model = toy_target(5, 20, seed=3)
+    tree = BranchingModel(TransformerDraft(model), 1)
+    tree.begin([1, 0, 2, 1])
+    read = tree.add(0, 3)
+    tree.after([read])
+    unread = tree.add(read, 4)
+    last = tree.add(unread, 0)
+    assert tree.settle(last, last) == [0]
+    right = Sampling().probs(model(torch.tensor([[1, 0, 2, 1, 3, 4, 0]]))[0][0, -1:])
+    torch.testing.assert_close(tree.after([0]), right)

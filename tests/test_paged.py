@@ -1,0 +1,449 @@
+"""A pool's books are right whatever happens, and a paged cache is the contiguous one."""
+
+import gc
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, make_model
+
+from nanogpt import checkpoint, serve
+from nanogpt.cache import cache_length, joined, keep_path, trim_kv_cache
+from nanogpt.checks import CHECKS, tensors
+from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Round, Text, autoregressive_generate, prefill
+from nanogpt.model import tree_mask
+from nanogpt.paged import BlockPool, PagedCache, PoolFull, SharedText, on_pool
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serve import Request, Seat, Server, batch_generate, batch_round
+from nanogpt.speculative import speculative_generate
+from nanogpt.toys import Watched, deep_toy, random_draft, toy_target
+from nanogpt.tree import Grown, tree_generate
+
+SIZES = (1, 3, 4, 16)
+
+
+def paged(target, size=3):
+    """The target on a pool, or the one that is being watched."""
+    if isinstance(target, Watched):
+        return target.around(on_pool(target.target, 400, size))
+    return on_pool(target, 400, size)
+
+
+def generate(target, *args, **kwargs):
+    return speculative_generate(paged(target), *args, **kwargs)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_the_paged_target_passes_the_whole_test_bench(check):
+    check(generate)
+
+
+def same(cache, target, tokens):
+    """Whether a cache is that of a fresh prefill of `tokens`, to 1e-9."""
+    fresh = tensors(prefill(target, tokens)) if tokens else []
+    mine = tensors(cache) if cache is not None else []
+    return len(mine) == len(fresh) and all(
+        torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(mine, fresh, strict=True)
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("sampling", [Sampling(0), Sampling()], ids=["greedy", "sampled"])
+def test_every_decoder_writes_what_it_writes_without_a_pool(size, sampling):
+    plain, draft = toy_target(7, 16), random_draft(7)
+    target, trees = on_pool(plain, 300, size), Grown(draft, (2, 2, 1))
+    prompts, lengths = [[1, 2], [3], [4, 5, 6] * 4], [40, 20, 50]
+    for run in (
+        lambda t: autoregressive_generate(t, [1, 2], 60, sampling, RandomSource(1)),
+        lambda t: speculative_generate(t, draft, [1], 60, 5, sampling, RandomSource(1)),
+        lambda t: tree_generate(t, trees, [1, 2, 3], 60, sampling=sampling, rng=RandomSource(2)),
+    ):
+        assert run(target).tokens == run(plain).tokens
+    for d in (draft, trees):
+        one, other = (
+            batch_generate(t, d, prompts, lengths, [3, 1, 4], sampling) for t in (target, plain)
+        )
+        assert [made.tokens for made in one] == [made.tokens for made in other]
+    assert target.cache.free == 300
+    target.cache.check([])
+
+
+@pytest.mark.parametrize("prompt", [[1], [1, 2, 0]], ids=["from nothing", "from a prompt"])
+def test_a_draft_that_begins_with_the_targets_first_blocks(prompt):
+    plain, head = deep_toy(3)
+    for size, depth, K in ((1, 2, 4), (2, 1, 2), (3, 2, 3), (16, 1, 4)):
+        target, made = on_pool(plain, 60, size), []
+        for t in (target, plain):
+            draft = EarlyExitDraft(t, depth, head, K)
+            made.append(tree_generate(t, draft, prompt, 40, rng=RandomSource(2)).tokens)
+        assert made[0] == made[1]
+        target.cache.check([])
+        assert target.cache.free == 60
+
+
+class Walk:
+    """Texts in a pool, and their tokens: random operations on both."""
+
+    def __init__(self, seed, blocks=60, size=4):
+        self.model = make_model()
+        self.target = on_pool(self.model, blocks, size)
+        self.pool, self.rng = self.target.cache, np.random.default_rng(seed)
+        self.texts = []  # [tokens, cache], the cache of all the tokens
+        self.first = self.tokens(9)  # what many begin with
+
+    def tokens(self, n):
+        return self.rng.integers(TINY.vocab_size, size=n).tolist()
+
+    def any(self):
+        return self.texts[self.rng.integers(len(self.texts))]
+
+    def step(self):
+        """One operation; says what it was, and which texts it changed."""
+        names = ("prefill", "found", "grow", "rewind", "fork", "drop", "tree", "batch")
+        name = self.rng.choice(names if 0 < len(self.texts) < 6 else names[4:] + names[2:4])
+        if not self.texts:
+            name = "prefill"
+        return name, getattr(self, str(name))()
+
+    def look(self, texts, where):
+        """Each cache is that of a fresh prefill of its tokens."""
+        for tokens, cache in texts:
+            assert cache_length(cache) == len(tokens)
+            assert same(cache, self.model, tokens), where
+
+    def prefill(self):
+        tokens = self.first[: self.rng.integers(1, 9)] + self.tokens(self.rng.integers(3))
+        self.texts.append([tokens, prefill(self.target, tokens)])
+        self.pool.publish(tokens, self.texts[-1][1])
+        return self.texts[-1:]
+
+    def found(self):
+        cache = self.pool.found(self.first)
+        if cache is None:
+            return []
+        self.texts.append([self.first[: cache.length], cache])
+        return self.texts[-1:]
+
+    def passed(self, text, new):
+        with torch.no_grad():
+            text[1] = self.target(torch.tensor([new]), past_kvs=text[1])[2]
+        text[0] = text[0] + new
+
+    def grow(self):
+        text = self.any()
+        if len(text[0]) < 8:
+            self.passed(text, self.tokens(self.rng.integers(1, 4)))
+        return [text]
+
+    def rewind(self):
+        """Rejected guesses: what was published is final and stays."""
+        text = self.any()
+        if len(text[0]) < 8:
+            P, T = len(text[0]), int(self.rng.integers(1, 5))
+            self.passed(text, self.tokens(T))
+            text[0] = text[0][: P + int(self.rng.integers(0, T + 1))]
+            text[1] = trim_kv_cache(text[1], len(text[0]) - P, P)
+        return [text]
+
+    def fork(self):
+        tokens, cache = self.any()
+        self.texts.append([tokens, cache.fork()])
+        return self.texts[-1:]
+
+    def drop(self):
+        del self.texts[self.rng.integers(len(self.texts))]
+        return []
+
+    def tree(self):
+        text = self.any()
+        P, parents = len(text[0]), [-1, -1, 0, 0, 1, 4]
+        if P < 8:
+            new, mask = self.tokens(7), tree_mask(parents, P)
+            with torch.no_grad():
+                *_, new_kvs = self.target(
+                    torch.tensor([new]), pos=mask.sum(-1) - 1, past_kvs=text[1], attn_mask=mask
+                )
+            path = [[], [1], [0, 3], [1, 4, 5], [0, 2]][self.rng.integers(5)]
+            text[1] = keep_path(new_kvs, path, P)
+            text[0] = text[0] + [new[0], *(new[1 + node] for node in path)]
+        return [text]
+
+    def batch(self):
+        some = [text for text in self.texts if len(text[0]) < 9]
+        if some:
+            cache, _ = joined([text[1] for text in some])
+            idx = torch.tensor([self.tokens(3) for _ in some])
+            with torch.no_grad():
+                cache = self.target(idx, past_kvs=cache)[2]
+            keep = self.rng.integers(1, 4, size=len(some)).tolist()
+            lengths = [len(text[0]) + n for text, n in zip(some, keep, strict=True)]
+            done = zip(some, idx.tolist(), keep, cache.rows(lengths), strict=True)
+            for text, new, n, own in done:
+                text[0], text[1] = text[0] + new[:n], own
+        return some
+
+
+@pytest.mark.parametrize("seed,size", [(0, 4), (1, 1), (2, 3)])
+def test_after_any_operation_the_cache_is_contiguous_and_the_books_are_right(seed, size):
+    walk, seen = Walk(seed, size=size), set()
+    for i in range(1000):
+        name, changed = walk.step()
+        seen.add(str(name))
+        walk.look(walk.texts if i % 10 == 0 else changed, f"operation {i}, {name}")
+        changed = None  # or it would hold a text that the next operation drops
+        walk.pool.check([cache for _, cache in walk.texts])
+    assert len(seen) == 8
+    walk.texts.clear()
+    assert walk.pool.free == walk.pool.blocks
+    walk.pool.check([])
+
+
+def test_ten_thousand_requests_leave_nothing_behind():
+    target = on_pool(toy_target(7, 16), 24, 4)
+    for i in range(10_000):
+        make = SharedText if i % 2 else Text
+        make(target, [i % 7, i % 5, 1, 2, 3, i % 3], 3)
+    assert target.cache.free == 24
+    target.cache.check([])
+
+
+def test_a_text_costs_no_memory_before_it_is_written():
+    target = on_pool(toy_target(7, 16), 8, 4)
+    cache = target.cache.empty(target.config, 3, target.qkv[0])
+    assert cache.length == 0 and target.cache.free == 8
+    text = Text(target, [1, 2, 3, 4, 5], 9)
+    assert target.cache.free == 7 and len(text.past_kvs.tables[0].blocks) == 1
+
+
+def test_a_full_pool_is_one_clear_line_and_nothing_is_lost():
+    plain = toy_target(7, 16)
+    target = on_pool(plain, 4, 4)
+    texts = [Text(target, tokens, 9) for tokens in ([1, 2, 3, 4, 5, 6], [3, 2, 1, 0, 1])]
+    before = [text.past_kvs for text in texts]
+    assert target.cache.free == 1
+    with pytest.raises(PoolFull, match="blocks of 4 wanted 3, free 1 of 4, for 5 entries"):
+        joined(before)[0].grown(5)
+    with pytest.raises(PoolFull, match="drop a text, or make the pool larger"):
+        Text(target, [1, 2, 3, 4, 5, 6], 9)
+    assert [text.past_kvs for text in texts] == before
+    for text in texts:
+        assert same(text.past_kvs, plain, text.tokens[:-1])
+    target.cache.check(before)
+    assert before[0].wanted(3) == 0 and before[0].wanted(5) == 1 and before[1].wanted(9) == 3
+    before[0].reserve(5)  # before drafting: the pass finds the block
+    assert target.cache.free == 0 and before[0].wanted(5) == 0
+    texts.pop(0), before.pop(0)
+    gc.collect()
+    assert target.cache.free == 3
+    texts[0].past_kvs.free()
+    assert target.cache.free == 4
+    with pytest.raises(ValueError, match="given back"):
+        texts[0].past_kvs.grown(1)
+
+
+def test_a_request_longer_than_the_pool():
+    target = on_pool(toy_target(7, 16), 2, 4)
+    with pytest.raises(PoolFull, match="blocks of 4 wanted 3, free 2 of 2"):
+        speculative_generate(target, random_draft(7), [1] * 12, 5)
+    with pytest.raises(PoolFull):
+        speculative_generate(target, random_draft(7), [1], 12)
+    assert target.cache.free == 2
+
+
+def test_a_rejection_gives_blocks_back():
+    target = on_pool(toy_target(7, 16), 8, 2)
+    cache = prefill(target, [1, 2, 3])
+    with torch.no_grad():
+        grown = target(torch.tensor([[4, 5, 6, 0]]), past_kvs=cache)[2]
+    assert target.cache.free == 8 - 4
+    kept = trim_kv_cache(grown, 1, 3)
+    assert target.cache.free == 8 - 2 and kept.length == 4
+    with pytest.raises(ValueError, match="given back"):
+        grown.check()
+    cache.check()
+
+
+def test_a_write_into_a_shared_block_goes_to_a_copy():
+    model = make_model()
+    target = on_pool(model, 8, 4)
+    cache = prefill(target, [1, 2, 3, 4, 5, 6])
+    forks = [cache.fork() for _ in range(3)]
+    assert target.cache.free == 6 and target.cache.references[:2] == [4, 4]
+    assert forks[0].wanted(1) == 1 and PagedCache.joined([cache, *forks]).wanted(1) == 3
+    with torch.no_grad():
+        new = target(torch.tensor([[0], [1], [2], [3]]), past_kvs=joined([cache, *forks])[0])[2]
+    rows = new.rows([7] * 4)
+    for last, row in enumerate(rows):
+        assert same(row, model, [1, 2, 3, 4, 5, 6, last])
+    assert target.cache.free == 8 - 5
+    target.cache.check(rows)
+
+
+def test_a_path_that_is_kept_moves_and_the_longer_cache_is_stale():
+    target = on_pool(make_model(), 4, 8)
+    cache = prefill(target, [1, 2, 3, 4, 5])
+    before = [t.clone() for t in tensors(cache)]
+    kept = cache.gathered([0, 1, 3])
+    for mine, right in zip(tensors(kept), before, strict=True):
+        assert torch.equal(mine, right[:, [0, 1, 3]])
+    with pytest.raises(ValueError, match="overwritten"):
+        cache.check()
+    fork = kept.fork()
+    assert kept.gathered([0, 2]).length == 2 and target.cache.free == 2, "not into a shared block"
+    for mine, right in zip(tensors(fork), before, strict=True):
+        assert torch.equal(mine, right[:, [0, 1, 3]])
+
+
+def test_the_same_text_twice_in_a_batch_goes_on_as_two():
+    model = make_model()
+    target = on_pool(model, 8, 4)
+    cache = prefill(target, [1, 2, 3])
+    with torch.no_grad():
+        new = target(torch.tensor([[4], [5]]), past_kvs=joined([cache, cache])[0])[2]
+    assert same(new.rows([4, 4])[0], model, [1, 2, 3, 4])
+    assert same(new.rows([4, 4])[1], model, [1, 2, 3, 5])
+
+
+def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
+    plain = toy_target(7, 16)
+    target = on_pool(plain, 20, 4)
+    prompt = [1, 2, 3, 4, 5, 6, 0, 1, 2, 5]
+    one = SharedText(target, prompt, 5)
+    free = target.cache.free
+    other = SharedText(target, prompt, 5)
+    assert (
+        target.cache.free == free - 1
+        and other.past_kvs.tables[0].blocks[:2] == (one.past_kvs.tables[0].blocks[:2])
+    )
+    third = SharedText(target, prompt[:9], 5)
+    assert third.prefills == 0 and third.cache_len == 8, "all that it needs lies there"
+    strange = SharedText(target, [*prompt[:5], 2, *prompt[6:]], 5)
+    for text in (one, other, third, strange):
+        assert same(text.past_kvs, plain, text.tokens[:-1])
+    assert strange.past_kvs.tables[0].blocks[0] == one.past_kvs.tables[0].blocks[0]
+    target.cache.check([text.past_kvs for text in (one, other, third, strange)])
+
+
+def rounds(texts, draft, seed):
+    """One round of all texts together, with sources of their own."""
+    rngs = [RandomSource(seed + b) for b in range(len(texts))]
+    seats = [Seat(t, draft, 3, Sampling(), rng) for t, rng in zip(texts, rngs, strict=True)]
+    batch_round(texts[0].target, seats)
+
+
+def test_shared_texts_write_what_others_write_and_publish_only_what_is_final():
+    plain, draft = toy_target(7, 16), random_draft(7)
+    target = on_pool(plain, 200, 3)
+    prompts = [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4]]
+    shared = [SharedText(target, prompt, 60) for prompt in prompts]
+    others = [Text(FusedLanguageModel(plain), prompt, 60) for prompt in prompts]
+    for n in range(12):
+        rounds(shared, draft, 10 * n)
+        rounds(others, draft, 10 * n)
+        assert [text.tokens for text in shared] == [text.tokens for text in others]
+        pool = target.cache
+        for key in pool.published:
+            assert same(pool.found(key), plain, list(key))
+        pool.check([text.past_kvs for text in shared])
+    assert max(map(len, pool.published)) > 6, "generated tokens are shared, too"
+
+
+class SharedRequest(Request):
+    """A server's request that begins in published blocks, and publishes its own final ones."""
+
+    begun: ClassVar = []  # of each context: how many tokens were found, and how many it has
+
+    def read(self, tokens):
+        super().read(tokens)
+        self.past_kvs = self.target.cache.found(tokens)
+        self.begun.append((self.cache_len, len(tokens)))
+
+    def take_part(self, *args):
+        super().take_part(*args)
+        self.target.cache.publish(self.tokens[self.start :], self.past_kvs)
+
+
+def test_requests_of_a_server_can_share_what_begins_alike(monkeypatch):
+    """In a pool with room: a request finds its first blocks when it lines up, and holds them."""
+    plain, draft, greedy = toy_target(7, 16), random_draft(7), Sampling(0)
+    prompts = [[1, 2, 3, 4, 5, 6, n] for n in range(7)] * 3
+    alone = [speculative_generate(plain, draft, prompt, 20, 2, greedy) for prompt in prompts]
+    for kind in (Request, SharedRequest):
+        monkeypatch.setattr(serve, "Request", kind)
+        SharedRequest.begun.clear()
+        target = on_pool(plain, 200, 3)
+        server, made = Server(target, draft, K=2, rows=6, width=4), {}
+        asked = [server.submit(prompt, 20, greedy) for prompt in prompts]
+        while server.requests:
+            made |= server.step()
+            target.cache.check([r.past_kvs for r in server.requests if r.past_kvs])
+        assert [made[id].tokens for id in asked] == [one.tokens for one in alone]
+        assert target.cache.free == 200
+    found, wanted = zip(*SharedRequest.begun, strict=True)
+    assert sum(found[: len(prompts)]) == 0, "all line up before the first is read"
+    assert sum(found) > sum(wanted[len(prompts) :]) / 3, "restarts find what others wrote"
+
+
+def test_a_shared_text_ends_with_its_stop_token():
+    target = on_pool(toy_target(7, 16), 50, 2)
+    text = SharedText(target, [1, 2, 3], 9, stop_token=5)
+    new_kvs = prefill(target, [1, 2, 3, 4, 5, 6])
+    text.take(Round([4, 5, 6], torch.zeros(3, 7), torch.zeros(4, 7), [4, 5, 6, 0], 2), new_kvs)
+    assert text.tokens == [1, 2, 3, 4, 5] and text.done
+    assert max(map(len, target.cache.published)) == 4
+
+
+def test_blocks_that_were_free_longest_are_taken_first_and_forgotten():
+    target = on_pool(toy_target(7, 16), 4, 2)
+    pool = target.cache
+    for tokens in ([1, 2, 3, 4], [5, 6]):
+        pool.publish(tokens, prefill(target, tokens))
+    assert pool.free == 4 and len(pool.published) == 3
+    found = pool.found([1, 2, 3, 4, 0])
+    assert found.length == 4 and pool.free == 2
+    held = prefill(target, [0, 0, 0])
+    assert pool.found([5, 6]) is None and pool.free == 0
+    pool.check([found, held])
+
+
+def test_a_pool_of_other_types_and_bad_sizes():
+    model = checkpoint.load()[0]
+    target = on_pool(model, 20, 16)
+    assert target.cache.entries.dtype == torch.float32
+    with torch.inference_mode():
+        inside = on_pool(model, 20, 16)
+    prefill(inside, [1, 2, 3])  # a pool that was made there serves outside
+    for bad in (0, -1, 1.5, True, None):
+        with pytest.raises(ValueError, match="whole number from 1"):
+            BlockPool(model.config, bad, 16, like=model.lm_head.weight)
+        with pytest.raises(ValueError, match="whole number from 1"):
+            BlockPool(model.config, 16, bad, like=model.lm_head.weight)
+    with pytest.raises(ValueError, match="no BlockPool"):
+        SharedText(FusedLanguageModel(model), [1, 2], 3)
+    with pytest.raises(ValueError, match="without layers"):
+        SharedText(target, [1, 2], 3, layers=[1])
+    with pytest.raises(ValueError, match="no text has a cache"):
+        PagedCache.joined([None, None])
+
+
+def test_a_restart_that_finds_the_pool_full_is_made_later():
+    """Dropping its own blocks frees few of them where others share them."""
+    own = toy_target(7, 8)
+    target, prompt = on_pool(own, 9, 1), [0, 1, 2, 3, 4, 5, 6, 0]
+    seats = [
+        Seat(SharedText(target, prompt, 12), random_draft(7), 2, Sampling(), RandomSource(3))
+        for _ in range(2)
+    ]
+    batch_round(target, seats)
+    with pytest.raises(PoolFull):
+        batch_round(target, seats)
+    stays = seats.pop(0)
+    assert stays.text.cache_len == 0
+    seats.clear()
+    while not stays.text.done:
+        batch_round(target, [stays])
+    alone = speculative_generate(own, stays.draft, prompt, 12, 2, rng=RandomSource(3))
+    assert stays.text.tokens[8:] == alone.tokens

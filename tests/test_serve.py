@@ -1,0 +1,458 @@
+"""Batches: a text in a batch is what it is alone, whatever stands beside it."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import TINY, make_model
+
+from nanogpt import bench
+from nanogpt.adaptive import by_entropy
+from nanogpt.cache import joined, keep_path, rows, trim_kv_cache
+from nanogpt.checks import tensors
+from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.fused import TARGETS
+from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serve import (
+    Seat,
+    batch_generate,
+    batch_mask,
+    batch_round,
+    propose,
+    verify_batch,
+)
+from nanogpt.speculative import speculative_generate
+from nanogpt.toys import Watched, deep_toy, random_draft, random_head, toy_target
+from nanogpt.tree import Grown, Layered, tree_generate, tree_mask, verify_tree
+
+every_form = pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
+WINDOW, V = 8, 7
+SAMPLINGS = (Sampling(), Sampling(0), Sampling(0.6), Sampling(top_k=3), Sampling(top_p=0.8))
+
+
+def whole(low, high, generator):
+    """A whole number from low to high, both included."""
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def tokens_of(n, generator):
+    return torch.randint(V, (n,), generator=generator).tolist()
+
+
+def chain(tokens, V=V):
+    return Tree(tokens, list(range(-1, len(tokens) - 1)), torch.eye(V).double()[tokens])
+
+
+def random_tree(nodes, depth, generator):
+    """Each node's parent is any earlier one that is not too deep; its token is any."""
+    parents, depths = [], {-1: 0}
+    for node in range(nodes):
+        allowed = [n for n in depths if depths[n] < depth]
+        parents.append(allowed[whole(0, len(allowed) - 1, generator)])
+        depths[node] = depths[parents[-1]] + 1
+    tokens = tokens_of(nodes, generator)
+    return Tree(tokens, parents, torch.eye(V).double()[tokens])
+
+
+def same(made, right):
+    """Two generations are one: tokens, rounds, passes, and p and q to 1e-9."""
+    assert made.tokens == right.tokens and made.prefills == right.prefills
+    assert len(made.rounds) == len(right.rounds)
+    for mine, other in zip(made.rounds, right.rounds, strict=True):
+        assert mine.emitted == other.emitted and mine.candidates == other.candidates
+        assert mine.cache_len == other.cache_len and mine.n_examined == other.n_examined
+        torch.testing.assert_close(mine.target_probs, other.target_probs, rtol=0, atol=1e-9)
+        torch.testing.assert_close(mine.draft_probs, other.draft_probs, rtol=0, atol=1e-9)
+
+
+# ---- a text in a batch is what it is alone
+
+
+def random_request(generator):
+    """A row's draft, prompt, length, K, sampling, seed and stop token."""
+    plain = random_draft(V, seed=whole(0, 3, generator))
+    widths = [whole(1, 3, generator) for _ in range(whole(1, 3, generator))]
+    siblings = ("with", "without", "fixed")[whole(0, 2, generator)]
+    draft = (plain, plain, Grown(plain, widths, siblings))[whole(0, 2, generator)]
+    stop = whole(0, V - 1, generator) if whole(0, 2, generator) == 0 else None
+    return {
+        "draft": draft,
+        "prompt": tokens_of(whole(1, 10, generator), generator),
+        "n": whole(0, 9, generator),
+        "K": whole(3 if draft is not plain else 1, 5, generator),
+        "sampling": SAMPLINGS[whole(0, len(SAMPLINGS) - 1, generator)],
+        "seed": whole(0, 1000, generator),
+        "stop": stop,
+    }
+
+
+def alone(target, draft, prompt, n, K, sampling, seed, stop):
+    how = {"sampling": sampling, "rng": RandomSource(seed), "stop_token": stop}
+    if hasattr(draft, "propose"):
+        return tree_generate(target, draft, prompt, n, **how)
+    return speculative_generate(target, draft, prompt, n, K, **how)
+
+
+def together(target, requests):
+    each = {name: [one[name] for one in requests] for name in requests[0]}
+    rngs = [RandomSource(seed) for seed in each["seed"]]
+    lists = each["draft"], each["prompt"], each["n"], each["K"], each["sampling"]
+    return batch_generate(target, *lists, rngs, each["stop"])
+
+
+@every_form
+def test_in_500_random_batches_each_row_is_what_it_is_alone(form):
+    """Chains and trees, stops, restarts past the window, no tokens at all; 500 for each target."""
+    seen = dict.fromkeys(("restarted", "stopped", "none", "tree"), 0)
+    for seed in range(500):
+        generator = torch.Generator().manual_seed(seed)
+        target = form(toy_target(V, WINDOW, seed=seed % 3))
+        requests = [random_request(generator) for _ in range(whole(1, 3, generator))]
+        for request, made in zip(requests, together(target, requests), strict=True):
+            same(made, alone(target, **request))
+            seen["restarted"] += made.prefills > 1
+            seen["stopped"] += len(made.tokens) < request["n"]
+            seen["none"] += request["n"] == 0
+            seen["tree"] += hasattr(request["draft"], "propose")
+    assert min(seen.values()) > 50, seen
+
+
+@every_form
+def test_a_row_has_its_own_rows_of_p_its_hidden_states_and_its_cache(form):
+    """verify_batch beside verify_tree, on trees wider than the window, caches to 1e-9."""
+    target, wider = form(make_model()), 0  # a window of 12
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        texts, trees = [], []
+        for b in range(4):
+            P = whole(0, 10, generator)
+            text = Layered(target, tokens_of(P + 1, generator), 20, None, (1, 2) if b % 2 else None)
+            depth = TINY.block_size - 1 - P
+            size = whole(0, 14, generator)
+            trees.append(random_tree(size, depth, generator) if depth else chain([]))
+            texts.append(text)
+            wider += P + 1 + len(trees[-1].tokens) > TINY.block_size
+        trees = [Tree(x.tokens, x.parents, x.q) for x in trees]
+        samplings = [SAMPLINGS[(seed + b) % len(SAMPLINGS)] for b in range(4)]
+        right = []
+        for text, tree, sampling in zip(texts, trees, samplings, strict=True):
+            own = Layered(target, text.tokens, 20)  # its own buffer
+            right.append(verify_tree(target, own, tree, sampling, text.layers))
+        made = verify_batch(target, texts, trees, samplings)
+        for mine, other in zip(made, right, strict=True):
+            assert mine[0].dtype == torch.float64 and mine[0].shape == other[0].shape
+            assert mine[1].shape == other[1].shape
+            pairs = zip(
+                [*mine[:2], *tensors(mine[2])], [*other[:2], *tensors(other[2])], strict=True
+            )
+            for a, b in pairs:
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+    assert wider > 5, "trees wider than the window are among them"
+
+
+@every_form
+def test_after_every_round_a_rows_cache_is_that_of_a_fresh_prefill(form):
+    target, generator = form(toy_target(V, WINDOW)), torch.Generator().manual_seed(5)
+    draft = random_draft(V)
+    grown = Grown(draft, [2, 2, 1])
+    prompts = [tokens_of(n, generator) for n in (1, 3, 8, 2)]
+    texts = [Text(target, prompt, 30) for prompt in prompts]
+    seats = [
+        Seat(text, (draft, grown)[b % 2], 3, Sampling(), RandomSource(b))
+        for b, text in enumerate(texts)
+    ]
+    for turn in range(12):
+        batch_round(
+            target, seats if turn % 3 else seats[::-1][: 2 + turn % 2]
+        )  # any rows, any order
+        for text in texts:
+            if text.past_kvs is None:
+                continue
+            P = text.cache_len
+            fresh = prefill(target, text.tokens[-1 - P : -1])
+            for mine, right in zip(tensors(text.past_kvs), tensors(fresh), strict=True):
+                torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+    assert min(text.prefills for text in texts) > 1, "all restarted"
+
+
+def test_drafts_that_read_the_target_are_what_they_are_alone():
+    """EAGLE on its hidden states and on several blocks, an early exit, and a chain beside them."""
+    target, exit_head = deep_toy()
+    plain = random_draft(3)
+    drafts = [
+        EagleDraft(target, random_head(target), 2),
+        plain,
+        EagleDraft(target, random_head(target, (1, 3)), 2),
+        EarlyExitDraft(target, 1, exit_head, 2),
+    ]
+    prompts, n = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1]], 30  # past the window of 16
+    made = batch_generate(target, drafts, prompts, n, 2)
+    for b, (draft, prompt) in enumerate(zip(drafts, prompts, strict=True)):
+        right = alone(target, draft, prompt, n, 2, Sampling(), b, None)
+        same(made[b], right)
+
+
+@every_form
+def test_a_draft_with_a_cache_of_its_own_is_right_shared_and_not(form):
+    target, model = form(toy_target(V, WINDOW)), toy_target(V, 64, seed=3)
+    prompts = [[0, 1], [2, 3, 4], [5]]
+    own = batch_generate(target, [TransformerDraft(model) for _ in prompts], prompts, 14, 3)
+    shared = batch_generate(target, TransformerDraft(model), prompts, 14, 3)
+    for b, prompt in enumerate(prompts):
+        right = alone(target, TransformerDraft(model), prompt, 14, 3, Sampling(), b, None)
+        same(own[b], right)
+        same(shared[b], right)
+
+
+def test_a_policy_chooses_a_rows_k():
+    target, draft, prompts = toy_target(V, WINDOW), random_draft(V), [[0, 1], [2]]
+    made = batch_generate(target, draft, prompts, 12, [by_entropy(2.0), 3])
+    same(made[0], alone(target, draft, [0, 1], 12, by_entropy(2.0), Sampling(), 0, None))
+    same(made[1], alone(target, draft, [2], 12, 3, Sampling(), 1, None))
+
+
+# ---- the joint distribution of two rows
+
+
+@every_form
+@pytest.mark.parametrize("kind", ("chain", "tree"))
+def test_two_rows_are_independent_and_each_is_the_targets_own(form, kind):
+    """Different K, samplings, stops: the joint distribution is the product of the target's own."""
+    target, draft = form(toy_target(3, 8, seed=1)), random_draft(3)
+    second = Grown(draft, [2]) if kind == "tree" else draft
+    prompts, lengths, stops = [[0, 1], [2]], [3 if kind == "chain" else 2, 2], [2, None]
+    samplings = [Sampling(), Sampling(0.5)]
+    joint = enumerate_outcomes(
+        lambda rng: tuple(
+            tuple(made.tokens)
+            for made in batch_generate(
+                target, [draft, second], prompts, lengths, [2, 1], samplings, [rng, rng], stops
+            )
+        )
+    )
+    singles = [
+        enumerate_outcomes(
+            lambda rng, row=row: tuple(
+                autoregressive_generate(target, *row[:3], rng, row[3]).tokens
+            )
+        )
+        for row in zip(prompts, lengths, samplings, stops, strict=True)
+    ]
+    product = {
+        (a, b): p * q
+        for (a, p), (b, q) in itertools.product(*(single.items() for single in singles))
+    }
+    assert total_variation(joint, product) < 1e-12
+
+
+# ---- rows come and go
+
+
+class Rows(Watched):
+    """A target that remembers how many rows and columns each pass had."""
+
+    def states(self, idx, pos=None, past_kvs=None, attn_mask=None, depth=None, begun=None):
+        self.passes.append(tuple(idx.shape))
+        return self.target.states(idx, pos, past_kvs, attn_mask, depth, begun)
+
+    def trunk(self, *given, **how):
+        return self.target.trunk(*given, **how)
+
+
+def test_finished_rows_leave_and_no_pass_is_wider_than_its_largest_row():
+    target, draft = Rows(toy_target(V, 64)), random_draft(V)
+    made = batch_generate(target, draft, [[0]] * 4, [3, 9, 0, 1], [4, 2, 4, 4])
+    assert [len(each.tokens) for each in made] == [3, 9, 0, 1]
+    rounds = [len(each.rounds) for each in made]
+    assert len(target.passes) == max(rounds), "a pass serves all rows"
+    for turn, shape in enumerate(target.passes):
+        running = [each.rounds[turn] for each in made if len(each.rounds) > turn]
+        assert shape == (len(running), 1 + max(len(r.candidates) for r in running))
+
+
+def test_the_generations_come_in_the_order_of_the_prompts():
+    target, draft, prompts = toy_target(V, 32), random_draft(V), [[b] for b in range(V)]
+    lengths = [5, 1, 9, 2, 0, 7, 3]
+    made = batch_generate(target, draft, prompts, lengths, samplings=Sampling(0))
+    for prompt, n, each in zip(prompts, lengths, made, strict=True):
+        assert each.tokens == autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+    assert batch_generate(target, draft, [], 5) == []
+
+
+def test_the_default_sources_are_one_for_each_row():
+    target, draft = toy_target(V, 32), random_draft(V)
+    made = batch_generate(target, draft, [[0, 1]] * 3, 20)
+    for b, each in enumerate(made):
+        assert each.tokens == alone(target, draft, [0, 1], 20, 4, Sampling(), b, None).tokens
+    assert len({tuple(each.tokens) for each in made}) == 3
+
+
+# ---- positions and mask
+
+
+def test_the_mask_of_two_chains_by_hand():
+    """Three and one tokens cached, one and two guesses; flush left, and then flush right."""
+    left = [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]]
+    left = left, [[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0]]
+    trees = [chain([0]), chain([0, 1])]
+    pos, mask = batch_mask(trees, [3, 1], [0, 0])
+    assert pos.tolist() == [[3, 4, 3], [1, 2, 3]]
+    assert mask.int().tolist() == list(left)
+    pos, mask = batch_mask(trees, [3, 1], [0, 2])
+    assert pos.tolist() == [[3, 4, 3], [1, 2, 3]]
+    assert mask[0].int().tolist() == left[0]
+    assert mask[1].int().tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1]]
+
+
+def test_a_single_trees_mask_is_its_own_and_padding_stays_in_the_window():
+    tree = Tree([1, 2, 3], [-1, -1, 0], torch.eye(V).double()[[1, 2, 3]])
+    pos, mask = batch_mask([tree, chain([0] * 6)], [2, 0], [0, 2])
+    own = tree_mask(tree.parents, 2)
+    assert torch.equal(mask[0, :4, :6], own) and pos[0, :4].tolist() == [2, 3, 3, 4]
+    assert not mask[0, :4, 6:].any() and pos[0, 4:].tolist() == [2, 2, 2]
+    assert mask.any(-1).all(), "a row that sees nothing would be NaN"
+
+
+# ---- caches of several texts
+
+
+def texts_of(target, lengths, generator):
+    return [Text(target, tokens_of(n + 1, generator), 20) for n in lengths]
+
+
+@every_form
+def test_joined_and_parted_a_cache_is_what_it_was(form):
+    target, generator = form(toy_target(V, 16)), torch.Generator().manual_seed(0)
+    for lengths in ([3, 5, 0, 1], [4, 4], [0, 2], [6]):
+        texts = texts_of(target, lengths, generator)
+        caches = [text.past_kvs for text in texts]
+        right = [[x.clone() for x in tensors(cache)] for cache in caches]
+        whole, before = joined(caches)
+        for cache, mine in zip(rows(whole, before, lengths), right, strict=True):
+            for a, b in zip(tensors(cache), mine, strict=bool(mine)):
+                torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert joined([None, None]) == (None, [0, 0])
+
+
+def test_what_a_shorter_text_has_not_written_is_zeros():
+    """0 times a NaN is NaN, whatever the mask says."""
+    target, generator = TARGETS["fused"](toy_target(V, 16)), torch.Generator().manual_seed(0)
+    for form in (toy_target(V, 16), target):
+        texts = texts_of(form, [1, 6], generator)
+        whole, before = joined([text.past_kvs for text in texts])
+        for x in tensors(whole):
+            empty = x[0, : before[0]] if before[0] else x[0, 1:]
+            assert len(empty) == 5 and not empty.any()
+
+
+def test_rows_of_one_buffer_are_joined_again_without_a_copy():
+    target, draft = TARGETS["fused"](toy_target(V, 64)), random_draft(V)
+    texts = texts_of(target, [3, 5, 1], torch.Generator().manual_seed(0))
+    seats = [Seat(x, draft, 2, Sampling(), RandomSource(b)) for b, x in enumerate(texts)]
+    batch_round(target, seats)
+    whole = joined([text.past_kvs for text in texts])[0].buffer
+    for _ in range(3):
+        batch_round(target, seats)
+        assert joined([text.past_kvs for text in texts])[0].buffer is whole
+    fewer = joined([text.past_kvs for text in texts[:2]])[0].buffer
+    other = joined([text.past_kvs for text in texts[::-1]])[0].buffer
+    assert whole.data_ptr() not in (fewer.data_ptr(), other.data_ptr())
+
+
+def test_a_rows_cache_is_stale_once_a_pass_of_the_batch_wrote_over_it():
+    target = TARGETS["fused"](toy_target(V, 64))
+    texts = texts_of(target, [3, 5], torch.Generator().manual_seed(0))
+    trees, samplings = [chain([1, 2]), chain([3, 4])], [Sampling()] * 2
+    first = [x[2] for x in verify_batch(target, texts, trees, samplings)]
+    for text, cache, keep in zip(texts, first, (3, 8), strict=True):
+        text.past_kvs = trim_kv_cache(cache, 0, keep)  # row 0 gives two back, row 1 keeps all
+    verify_batch(target, texts, [chain([5]), chain([6])], samplings)
+    for use in (lambda: first[0][0], lambda: joined(first), lambda: first[0].kept(2)):
+        with pytest.raises(ValueError, match="was overwritten"):
+            use()
+    assert len(tensors(first[1])) == 4, "the other row's is as good as ever"
+
+
+def test_a_row_that_is_copied_out_of_the_batch_is_safe_from_it():
+    target = TARGETS["fused"](toy_target(V, 64))
+    texts = texts_of(target, [3, 5], torch.Generator().manual_seed(0))
+    for text, (_, _, new_kvs) in zip(
+        texts, verify_batch(target, texts, [chain([])] * 2, [Sampling()] * 2), strict=True
+    ):
+        text.past_kvs = keep_path(new_kvs, [], text.cache_len)
+    other, _ = joined([text.past_kvs for text in texts[::-1]])  # a copy, in another order
+    right = [x.clone() for x in tensors(other)]
+    for text in texts:
+        text.past_kvs = text.past_kvs.kept(2)
+    verify_batch(target, texts, [chain([1, 1])] * 2, [Sampling()] * 2)
+    for a, b in zip(tensors(other), right, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"K": [1, 2, 3]}, "3 values for 2 prompts"),
+        ({"max_new_tokens": [4]}, "1 values for 2 prompts"),
+        ({"samplings": [Sampling()] * 3}, "3 values for 2 prompts"),
+        ({"stop_token": []}, "0 values for 2 prompts"),
+        ({"rngs": [RandomSource(0)]}, "1 values for 2 prompts"),
+        ({"rngs": RandomSource(0)}, "one random source for each row"),
+        ({"draft": [random_draft(V)]}, "1 values for 2 prompts"),
+        ({"draft": [random_draft(V), random_draft(5)]}, "vocabulary of 5 tokens"),
+        ({"draft": random_draft(5)}, "vocabulary of 5 tokens"),
+        ({"K": 0}, "K is 0"),
+        ({"K": [2, 1.5]}, "K is 1.5"),
+        ({"prompts": [0, 1]}, r"write \[prompt\] for one"),
+        ({"prompts": [[0], []]}, "the prompt is empty"),
+        ({"prompts": [[0], [V]]}, "token 7 at index 0"),
+        ({"max_new_tokens": [3, -1]}, "max_new_tokens is -1"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_bad_input_is_one_clear_line(given, message):
+    request = {"draft": random_draft(V), "prompts": [[0], [1, 2]], "max_new_tokens": 3}
+    with pytest.raises(ValueError, match=message):
+        batch_generate(toy_target(V, 8), **request | given)
+
+
+@every_form
+def test_verify_batch_refuses_lists_that_do_not_fit_and_texts_past_the_window(form):
+    target = form(toy_target(V, WINDOW))
+    texts = texts_of(target, [7, 2], torch.Generator().manual_seed(0))
+    for given in ((texts, [chain([])], [Sampling()] * 2), ([], [], [])):
+        with pytest.raises(ValueError, match="give a tree and a sampling for each text"):
+            verify_batch(target, *given)
+    with pytest.raises(ValueError, match="run past the window of 8"):
+        verify_batch(target, texts, [chain([1]), chain([])], [Sampling()] * 2)
+    verify_batch(target, texts, [chain([]), chain([1, 2, 3])], [Sampling()] * 2)
+
+
+def test_propose_goes_no_deeper_than_the_text_has_room():
+    target, draft = toy_target(V, WINDOW), random_draft(V)
+    text = Text(target, [0, 1], 3)
+    assert len(propose(draft, text, 9, Sampling(), RandomSource(0)).tokens) == 2
+    tree = propose(Grown(draft, [2, 1, 1, 1]), text, 1, Sampling(), RandomSource(0))
+    assert tree.parents == [-1, -1]
+
+
+# ---- what a pass costs
+
+
+@every_form
+def test_the_times_of_passes_are_those_that_were_asked_for(form):
+    target = form(toy_target(V, 32))
+    times = bench.pass_times(target, (1, 3), (1, 4), cached=10, repeats=2)
+    assert list(times) == [(1, 1), (1, 4), (3, 1), (3, 4)] and min(times.values()) > 0
+    for cached in (7, 29):
+        with pytest.raises(
+            ValueError, match=f"{cached} cached tokens and 4 more; the window has 32"
+        ):
+            bench.pass_times(target, (1,), (1, 4), cached=cached)
