@@ -211,7 +211,7 @@ def in_turn(
 
 
 @torch.inference_mode()
-def pass_times(
+def batch_times(
     target,
     batches: Sequence[int],
     widths: Sequence[int],

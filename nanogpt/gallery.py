@@ -330,11 +330,11 @@ BUGS = [
         "pool", "sgl-project/sglang-jax#1147; sgl-project/sglang#13826", decoder="paged"),
     Bug(62, "a cached roll-out is kept, and used again where the same token comes", "biased",
         "drafts/ahead",
-        "            token = rollout.source.categorical(table, i)\n",
+        "            token = rollout.source.categorical(table, row)\n",
         '            cache = vars(self).setdefault("cache", {})\n'
         "            key = tuple(self.tree.tokens[node] for node in rollout.nodes)\n"
         "            if key not in cache:\n"
-        "                cache[key] = rollout.source.categorical(table, i)\n"
+        "                cache[key] = rollout.source.categorical(table, row)\n"
         "            token = cache[key]\n",
         "outcomes", decoder="ahead"),
     Bug(63, "on a miss, a guess is accepted if it is the argmax, and p drawn from else", "biased",

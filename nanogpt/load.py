@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.bench import clock, pass_times
+from nanogpt.bench import batch_times, clock
 from nanogpt.sampling import Sampling, Uniforms
 from nanogpt.serve import Server, batch_generate, schedule
 
@@ -84,7 +84,7 @@ class StepTime:
         Medians; and no pass takes longer than a larger one. A greedy server takes the same steps
         each time, so that each has a median of three. The rest is fitted to these by least squares.
         """
-        passes = pass_times(target, batches, (1, 2, 4, 8, 16), 48, repeats=12)
+        passes = batch_times(target, batches, (1, 2, 4, 8, 16), 48, repeats=12)
         passes = {
             (b, n): min(t for (B, N), t in passes.items() if b <= B and n <= N) for b, n in passes
         }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 
@@ -80,9 +81,14 @@ class Uniforms:
         self.random = self.numbers(seed).__next__  # the next one
 
     @staticmethod
+    def generator(seed: int | list[int]) -> Generator:
+        """PCG64 itself, for many numbers at once."""
+        return np.random.default_rng(seed)
+
+    @staticmethod
     def numbers(seed: int) -> Iterator[float]:
         """Its uniform numbers in [0, 1), without end."""
-        generator = np.random.default_rng(seed)
+        generator = Uniforms.generator(seed)
         while True:
             yield from generator.random(100).tolist()
 

@@ -45,7 +45,7 @@ every_draft = pytest.mark.parametrize("name", ["table", *TARGETS])
 def test_the_fan_out_of_the_paper():
     shares = ahead.fan_out(24, 5, a=0.8, r=1)
     assert [f"{F:.1f}" for F in shares] == ["4.5", "4.0", "3.6", "3.2", "2.9", "5.8"]
-    assert sum(shares) == pytest.approx(24) and ahead.whole(shares) == [4, 4, 4, 3, 3, 6]
+    assert sum(shares) == pytest.approx(24) and ahead.wholes(shares) == [4, 4, 4, 3, 3, 6]
 
 
 @pytest.mark.parametrize("a", [0.1, 0.5, 0.9])

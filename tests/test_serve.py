@@ -449,10 +449,10 @@ def test_propose_goes_no_deeper_than_the_text_has_room():
 @every_form
 def test_the_times_of_passes_are_those_that_were_asked_for(form):
     target = form(toy_target(V, 32))
-    times = bench.pass_times(target, (1, 3), (1, 4), cached=10, repeats=2)
+    times = bench.batch_times(target, (1, 3), (1, 4), cached=10, repeats=2)
     assert list(times) == [(1, 1), (1, 4), (3, 1), (3, 4)] and min(times.values()) > 0
     for cached in (7, 29):
         with pytest.raises(
             ValueError, match=f"{cached} cached tokens and 4 more; the window has 32"
         ):
-            bench.pass_times(target, (1,), (1, 4), cached=cached)
+            bench.batch_times(target, (1,), (1, 4), cached=cached)

@@ -11,6 +11,7 @@ who runs the drafter: `Inline`, in this process, or `Worker`, a process of its o
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import pickle
 import signal
@@ -19,7 +20,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ def fan_out(budget: int, K: int, a: float, r: float = 1.0) -> list[float]:
     return [budget * share / sum(shares) for share in shares]
 
 
-def whole(shares: Sequence[float]) -> list[int]:
+def wholes(shares: Sequence[float]) -> list[int]:
     """Shares as whole numbers of the same (rounded) sum: the largest remainders are rounded up."""
     numbers = [int(share) for share in shares]
     left = sorted(range(len(shares)), key=lambda i: numbers[i] - shares[i])
@@ -182,8 +182,9 @@ class BranchingModel(Branching):
             idx.to(device), None, pos.to(device), self.past_kvs, mask.to(device)
         )
         self.read = width
-        asked = [len(sees[node]) - 1 - width for node in nodes]  # from the end
-        return Sampling().probs(logits[0, asked])
+        if fresh != list(nodes):  # some are only above others, or out of order
+            logits = logits[:, [len(sees[node]) - 1 - width for node in nodes]]  # from the end
+        return Sampling().probs(logits[0, -len(nodes) :])
 
     def settle(self, current: int, last: int) -> list[int]:
         """As Branching.settle; the entries of the path that stays move together in the cache."""
@@ -257,11 +258,11 @@ class Numbers:
 
     def __call__(self, number: int) -> Callable[[Outcome], RandomSource]:
         K, V = self.K, self.vocab_size
-        numbers = list(islice(Uniforms.numbers([self.seed, number]), (K + 1) * V * K))
+        numbers = Uniforms.generator([self.seed, number]).random((K + 1) * V * K)
 
         def source(outcome: Outcome) -> RandomSource:
             first = (outcome[0] * V + outcome[1]) * K
-            return RandomSource(0, Given(numbers[first : first + K]))
+            return RandomSource(0, Given(numbers[first : first + K].tolist()))
 
         return source
 
@@ -349,18 +350,24 @@ class Drafter:
             self.settled = True
 
     def extend(self, rollouts: Sequence[Rollout]) -> None:
-        """One more guess for each of them: one pass, one draw each."""
+        """One pass reads the last of each, and draws one more guess for those that want it."""
         raw = self.timed([rollout.nodes[-1] for rollout in rollouts])
+        for rollout, row in zip(rollouts, raw.numpy(), strict=True):
+            rollout.raw.append(row)
+        short = [i for i, each in enumerate(rollouts) if len(each.tokens) < each.wanted]
+        if not short:
+            return
+        raw = raw if len(short) == len(rollouts) else raw[short]
         q = self.question.sampling.of_probs(raw)
         if self.C < 1:
-            q = tilted(q, raw, [self.fans[len(each.tokens)] for each in rollouts], self.C)
-        table, q, raw = Table(q), q.numpy(), raw.numpy()
-        for i, rollout in enumerate(rollouts):
-            token = rollout.source.categorical(table, i)
+            q = tilted(q, raw, [self.fans[len(rollouts[i].tokens)] for i in short], self.C)
+        table, q = Table(q), q.numpy()
+        for row, i in enumerate(short):
+            rollout = rollouts[i]
+            token = rollout.source.categorical(table, row)
             rollout.nodes.append(self.tree.add(rollout.nodes[-1], token))
             rollout.tokens.append(token)
-            rollout.q.append(q[i])
-            rollout.raw.append(raw[i])
+            rollout.q.append(q[row])
 
     def timed(self, nodes: Sequence[int]) -> Tensor:
         """The draft's q (n, V) after these nodes, the pass noted."""
@@ -378,20 +385,18 @@ class Drafter:
         self.settle()
         given, question = self.given, self.question
         guesses = given.tokens[: given.wanted]
-        last = self.timed([given.nodes[-1]])
-        yield
-        q = torch.from_numpy(np.stack([*given.raw[: len(guesses)], last[0].numpy()]))
+        if len(given.raw) == len(guesses):  # the last was drawn, and not read
+            self.extend([given])
+            yield
+        q = torch.from_numpy(np.stack(given.raw[: len(guesses) + 1]))
         source = question.source(question.number + 1)
         for k, t in likely_outcomes(q, guesses, self.fans):
             wanted = min(self.K, question.room - k - 1)
             if wanted > 0:
                 node = self.tree.add(given.nodes[k], t)
                 self.prepared[k, t] = Rollout([node], source((k, t)), wanted)
-        while True:
-            short = [r for r in self.prepared.values() if len(r.tokens) < r.wanted]
-            if not short:
-                return
-            self.extend(short)
+        while short := [r for r in self.prepared.values() if len(r.raw) <= r.wanted]:
+            self.extend(short)  # at last, the last guesses are read: the next round begins there
             yield
 
 
@@ -412,21 +417,33 @@ class Inline:
         return self.drafter.answer(question)
 
 
+def stay_awake(pipe, seconds: float = 0.005) -> None:
+    """Wait for something to come, for so long at most, without falling asleep: waking takes time.
+
+    It keeps a processor busy.
+    """
+    until = time.perf_counter() + seconds
+    while not pipe.poll() and time.perf_counter() < until:
+        pass
+
+
 def work(pipe, pickled: bytes) -> None:
     """A worker's whole life: it answers, prepares until the next question, and ends with its pipe.
 
     Ctrl-C is for its parent. When that is gone, however it went, the pipe closes. A question of
-    None is answered with None.
+    None is answered with None. With nothing left to do, it stays awake for a moment.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     drafter, busy = pickle.loads(pickled), iter(())
+    gc.freeze()  # what is there now stays: nothing to look for
     try:
         with torch.inference_mode():
             pipe.send("ready")
             while True:
                 while not pipe.poll() and next(busy, "done") != "done":
                     pass
+                stay_awake(pipe)
                 number, question = pipe.recv()  # waits if there is nothing left to prepare
                 pipe.send((number, question and drafter.answer(question)))
                 busy = drafter.prepare() if question else busy
@@ -500,6 +517,7 @@ class Worker:
         """What the process says. Raises an OSError or EOFError if it is gone, or TimeoutError."""
         self.asked += 1
         self.pipe.send((self.asked, question))
+        stay_awake(self.pipe)
         while self.pipe.poll(self.patience):
             number, answer = self.pipe.recv()
             if number == self.asked:  # an older one was asked by a run that was stopped

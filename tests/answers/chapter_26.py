@@ -57,7 +57,7 @@ def my_gain(T_d, hit):
 """,
     ],
     2: [
-        "from nanogpt.drafts.ahead import whole as my_whole",
+        "from nanogpt.drafts.ahead import wholes as my_whole",
         """
 def my_whole(shares):
     below = [int(s) for s in shares]
