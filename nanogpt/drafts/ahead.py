@@ -77,7 +77,8 @@ def tilted(q: Tensor, raw: Tensor, fans: Sequence[int], C: float) -> Tensor:
     """q (n, V) with the fans[i] tokens that are likeliest by raw[i] made C times as likely.
 
     It is normalised again. A guess drawn from it that is rejected is rejected in favour of just
-    these tokens (Saguaro sampling). raw (n, V); tokens as likely as the last of them count as well.
+    these tokens (Saguaro sampling). raw (n, V): q before sampling; tokens as likely as the last of
+    them count as well.
     """
     F = torch.tensor(fans)[:, None]  # (n, 1)
     least = raw.topk(max(1, *fans)).values.gather(-1, (F - 1).clamp(min=0))
@@ -436,7 +437,7 @@ def work(pipe, pickled: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     drafter, busy = pickle.loads(pickled), iter(())
-    gc.freeze()  # what is there now stays: nothing to look for
+    gc.freeze()  # the garbage collector skips what is there now
     try:
         with torch.inference_mode():
             pipe.send("ready")
