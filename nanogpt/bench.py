@@ -217,14 +217,13 @@ def batch_times(
     widths: Sequence[int],
     cached: int = 64,
     repeats: int = 20,
-    quantile: float = 0.5,
 ) -> dict[tuple[int, int], float]:
     """{(B, n): seconds of verify_batch for B texts, n tokens of each}, timed in turn.
 
-    Of each the median of the repeats, or another quantile. It is all that a round of B texts has in
-    common: the pass, its mask, its probabilities. Text b has `cached` tokens in its cache, less
-    b mod 8: lengths that differ, as they do in a batch. Raises ValueError where that runs past the
-    window, or leaves a text none.
+    Of each the median of the repeats. It is all that a round of B texts has in common: the pass,
+    its mask, its probabilities. Text b has `cached` tokens in its cache, less b mod 8: lengths that
+    differ, as they do in a batch. Raises ValueError where that runs past the window, or leaves a
+    text none.
     """
     window = target.config.block_size
     if not 8 <= cached <= window - max(widths):
@@ -247,7 +246,7 @@ def batch_times(
         for cell, call in calls.items():
             call()  # a small pass right after a large one is slower than it is among its own
             seconds[cell].append(clock(call)[0])
-    return {cell: float(np.quantile(times, quantile)) for cell, times in seconds.items()}
+    return {cell: median(times) for cell, times in seconds.items()}
 
 
 def decoders_of(draft, K, rule: str) -> tuple[Callable, Callable, dict[str, Timed]]:
