@@ -67,7 +67,7 @@ ORDER = [
         "figures",
         "diagrams",
     ),
-    *("bench", "load", "demo"),
+    *("bench", "load", "demo", "export", "audit", "arena"),
 ]
 
 
