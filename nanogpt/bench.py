@@ -8,6 +8,10 @@ split; drafts (and seeds) are ready before the clock starts, and their building 
 `python -m nanogpt.bench` takes a short tour, `--all` the long one of the README. With --target,
 --draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
 distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take.
+
+`--device cuda` (or mps) puts the target and every draft that is a network there; tables, and all
+that is drawn or judged, stay on the CPU. The clock waits for a GPU before it starts and stops.
+Products are in full float32 there as well, torch's default: TF32 stays off.
 """
 
 from __future__ import annotations
@@ -48,11 +52,12 @@ from nanogpt.tree import Grown, Layered, sparse_tree, tree_generate
 PROMPT = 20  # characters
 POLICIES = ("acceptance", "entropy", "learned")
 RULES = {"token": accept_reject, "block": accept_blockwise}
+DEVICES = ("cpu", "cuda", "mps")
 
 
 def mtp_draft(target, table, K: int):
     """A layer for multi-token prediction, with a target of its own in the form of the given one."""
-    own, layers = eagle.load_mtp()
+    own, layers = eagle.load_mtp(device=target.device)
     own = TARGETS["fused"](own) if isinstance(target, TARGETS["fused"]) else own
     draft = eagle.EagleDraft(own, layers["once" if K == 1 else "again"], K)
     draft.target = own
@@ -60,24 +65,30 @@ def mtp_draft(target, table, K: int):
 
 
 PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target: of it, a table, K
-    "exit": lambda target, table, K: itself.EarlyExitDraft(target, 1, itself.load_exits()[1], K),
-    "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load()),
+    "exit": lambda target, table, K: itself.EarlyExitDraft(
+        target, 1, itself.load_exits(device=target.device)[1], K
+    ),
+    "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load(device=target.device)),
     "medusa-tree": lambda target, table, K: parallel.MedusaDraft(
-        parallel.load(), *sparse_tree(parallel.load_accuracies(), K)
+        parallel.load(device=target.device), *sparse_tree(parallel.load_accuracies(), K)
     ),
     "tree": lambda target, table, K: Grown(table, [2, 2, *[1] * (K - 2)][:K], "without"),
-    "eagle": lambda target, table, K: eagle.EagleDraft(target, eagle.load(), K),
-    "eagle3": lambda target, table, K: eagle.EagleDraft(target, eagle.load(eagle.EAGLE3), K),
+    "eagle": lambda target, table, K: eagle.EagleDraft(target, eagle.load(device=target.device), K),
+    "eagle3": lambda target, table, K: eagle.EagleDraft(
+        target, eagle.load(eagle.EAGLE3, target.device), K
+    ),
     "eagle-tree": lambda target, table, K: eagle.EagleTree(
-        target, eagle.load(eagle.EAGLE3), nodes=K
+        target, eagle.load(eagle.EAGLE3, target.device), nodes=K
     ),
     "mtp": mtp_draft,
     "jacobi": lambda target, table, K: JacobiDraft(target.config.vocab_size, K),
     "lookahead": lambda target, table, K: LookaheadDraft(target.config.vocab_size, K, G=K),
     "block-apart": lambda target, table, K: parallel.BlockDraft(
-        target, parallel.load_block(), K, markov=False
+        target, parallel.load_block(device=target.device), K, markov=False
     ),
-    "block-markov": lambda target, table, K: parallel.BlockDraft(target, parallel.load_block(), K),
+    "block-markov": lambda target, table, K: parallel.BlockDraft(
+        target, parallel.load_block(device=target.device), K
+    ),
 }
 BEST_PROPOSED = {  # guesses; of the trees their nodes, of "tree" its depth, of "lookahead" W and G
     **{"exit": 2, "medusa": 4, "medusa-tree": 12, "tree": 8},
@@ -132,8 +143,10 @@ class Timed:
 
     def clocked(self, function: Callable, *args, **kwargs):
         """What the function returns, its time added."""
+        wait()
         started = time.perf_counter()
         result = function(*args, **kwargs)
+        wait()
         self.seconds += time.perf_counter() - started
         return result
 
@@ -174,10 +187,23 @@ class Pair:
         return 1 - self.target_seconds / self.seconds
 
 
+def wait() -> None:
+    """Until a GPU that is in use has done all that it was asked to do.
+
+    What works on one returns before it is done. Nothing is waited for on a CPU.
+    """
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available() and torch.mps.current_allocated_memory():
+        torch.mps.synchronize()
+
+
 def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
     """Seconds that `decode` took, and what it returned."""
+    wait()
     started = time.perf_counter()
     made = decode()
+    wait()
     return time.perf_counter() - started, made
 
 
@@ -342,7 +368,7 @@ def calibrate(
     """
     context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
     past_kvs, rng = prefill(target, context), RandomSource(0)
-    one, many = (torch.zeros(1, n, dtype=torch.int64) for n in (1, 17))
+    one, many = (torch.zeros(1, n, dtype=torch.int64, device=target.device) for n in (1, 17))
     p = torch.full((17, V), 1 / V, dtype=torch.float64)
     steps = {
         "one": lambda: target(one, past_kvs=past_kvs),
@@ -363,7 +389,7 @@ def calibrate(
 
 def cost_growth(target, early: int = 20, late: int = 120) -> float:
     """How much dearer a pass over one token is after `late` cached tokens than after `early`."""
-    token = torch.zeros(1, 1, dtype=torch.int64)
+    token = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
     caches = [prefill(target, [0] * length) for length in (early, late)]
     ratios = []
     with torch.inference_mode():
@@ -380,7 +406,8 @@ class Row:
 
     predicted: the speed-up equation at the measured α and times. α is the parameter of the
     token-wise rule: blocks have none (None). For them, and for the drafts of PROPOSERS, the
-    equation takes the mean number of tokens that a round emitted. drafted: mean tokens per round.
+    equation takes the mean number of tokens that a round emitted. drafted: mean tokens per round;
+    guess_seconds: of drafting, per drafted token (NaN where none was drafted).
     """
 
     setting: Setting
@@ -392,6 +419,7 @@ class Row:
     tokens_per_pass: float
     outside: float
     shares: dict[str, float]
+    guess_seconds: float
 
 
 def summary(setting: Setting, pairs: list[Pair]) -> Row:
@@ -418,7 +446,8 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
         tokens_expected = sum(len(r.emitted) for r in rounds) / len(rounds)
     else:
         tokens_expected = expected_tokens(alpha, round(K))
-    predicted = speed_up(tokens_expected, round(K), per_round["draft"] / round(K), verify, rest)
+    k = max(1, round(K))  # a draft may hardly ever guess
+    predicted = speed_up(tokens_expected, k, per_round["draft"] / k, verify, rest)
     return Row(
         setting,
         median(ratios),
@@ -429,6 +458,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
         median(pair.made.tokens_per_pass for pair in pairs),
         median(pair.outside for pair in pairs),
         shares,
+        shares["draft"] * seconds / (K * len(rounds)) if K else float("nan"),
     )
 
 
@@ -541,6 +571,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rule", nargs="+", choices=list(RULES))
     parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
     parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--picture", type=Path, help="draw the speed-ups into this PNG")
     return parser.parse_args(arguments)
@@ -584,16 +615,18 @@ def main(arguments: list[str] | None = None) -> None:
     settings = settings_of(given)
     torch.set_num_threads(1)
     corpus = load_corpus()
-    target, tokenizer = checkpoint.load()
+    target, tokenizer = checkpoint.load(device=given.device)
     tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     targets = {name: make(target) for name, make in TARGETS.items()}
     drafts = {}
     wanted = dict.fromkeys("distilled" if s.draft == "tree" else s.draft for s in settings)
     for name in [name for name in wanted if name in DRAFTS]:
-        seconds, drafts[name] = clock(lambda name=name: DRAFTS[name](tokens, tokenizer.vocab_size))
+        made_of = tokens, tokenizer.vocab_size, target.device
+        seconds, drafts[name] = clock(functools.partial(DRAFTS[name], *made_of))
         print(f"{name} draft: built in {seconds:.2f} s")
     rows = run(settings, targets, drafts, prompts_of(held_out, given.pairs), given.tokens)
-    print(f"{given.pairs} pairs of {given.tokens} tokens each, 1 thread, {corpus.name}")
+    where = "1 thread" if given.device == "cpu" else f"on {given.device}"
+    print(f"{given.pairs} pairs of {given.tokens} tokens each, {where}, {corpus.name}")
     print(HEADER, *map(line, rows), sep="\n")
     growth = cost_growth(targets["fused"])
     print(f"fused target: a pass at position 120 costs {growth:.2f}× one at position 20")

@@ -85,6 +85,19 @@ def load_tensors(
     return header, tensors
 
 
+def usable_device(name: str | torch.device) -> torch.device:
+    """The device of this name: cpu, cuda or mps. Raises ValueError if torch cannot use it here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()  # there and back: on "meta" there is nothing
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+        raise ValueError(
+            f"device {str(name)!r} cannot be used here ({why}); use cpu, or a PyTorch that has it"
+        ) from None
+    return device
+
+
 def load(
     path: Path = TARGET,
     device: str | torch.device = "cpu",
@@ -92,8 +105,10 @@ def load(
 ) -> tuple[GPTLanguageModel, CharTokenizer]:
     """The model in a checkpoint, in eval mode on `device`, and its tokenizer.
 
-    Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours.
+    Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours,
+    and as usable_device does.
     """
+    device = usable_device(device)
     header = read_header(path, make_one)
     if "config" not in header:
         raise ValueError(f"{path} holds no model; make one with `{make_one}`")

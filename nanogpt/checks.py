@@ -273,8 +273,8 @@ def near(value: Tensor, right: Tensor) -> bool:
 
 
 def tensors(past_kvs) -> list[Tensor]:
-    """All keys and values of a cache, in order, each (B, P, hs)."""
-    return [t for layer in past_kvs or () for kv in layer for t in kv]
+    """All keys and values of a cache, in order, each (B, P, hs), on the CPU."""
+    return [t.cpu() for layer in past_kvs or () for kv in layer for t in kv]
 
 
 def check_accounting(generate: Decoder) -> None:

@@ -12,7 +12,7 @@ import sys
 import torch
 
 from nanogpt import checkpoint, figures
-from nanogpt.bench import BEST_PROPOSED, PROPOSERS, clock
+from nanogpt.bench import BEST_PROPOSED, DEVICES, PROPOSERS, clock
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import BEST, DRAFTS, ngram
 from nanogpt.fused import TARGETS
@@ -39,6 +39,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     how = "guess a tree: so many continuations of each guess, depth by depth, as in 2 2 1 1"
     parser.add_argument("--tree", type=int, nargs="+", metavar="WIDTH", help=how)
     parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
     return parser.parse_args(arguments)
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.tree and given.draft in PROPOSERS:
         raise ValueError(f"{given.draft} guesses in a way of its own; leave out --tree")
     K = (BEST | BEST_PROPOSED)[given.draft] if given.K is None else given.K
-    target, tokenizer = checkpoint.load()
+    target, tokenizer = checkpoint.load(device=given.device)
     prompt, V = tokenizer.encode(given.prompt), target.config.vocab_size
     tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
     target = TARGETS[given.target](target)
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.draft in PROPOSERS:
         draft = PROPOSERS[given.draft](target, ngram.load(), K)
     else:
-        draft = DRAFTS[given.draft](tokens, V)
+        draft = DRAFTS[given.draft](tokens, V, target.device)
     if given.tree:  # at temperature 0 there is one token to draw, so the likeliest are taken
         draft = Grown(draft, given.tree, "without" if sampling.temperature else "fixed")
         guessed = f"a tree of widths {' '.join(map(str, given.tree))}"

@@ -43,7 +43,7 @@ def random_head(target: GPTLanguageModel, layers=None, seed: int = 0, cls=EagleH
     generator = torch.Generator().manual_seed(seed)
     for p in head.parameters():
         nn.init.normal_(p, generator=generator)
-    return head.share(target)
+    return head.to(target.device).share(target)
 
 
 class TableDraft:
@@ -83,11 +83,12 @@ class SelfDraft:
     def logits(self, context: Sequence[int]) -> Tensor:
         """The target's logits (V,) of the token after `context`."""
         start = context_start(len(context), self.n_prompt, self.target.config.block_size)
-        return self.target(torch.tensor([list(context)[start:]]))[0][0, -1]
+        idx = torch.tensor([list(context)[start:]], device=self.target.device)
+        return self.target(idx)[0][0, -1].cpu()
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,): the target's own p at temperature 1."""
-        return torch.softmax(self.logits(context), dim=-1)
+        return torch.softmax(self.logits(context), dim=-1, dtype=torch.float64)
 
 
 class WorstDraft(SelfDraft):

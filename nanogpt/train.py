@@ -3,6 +3,9 @@
 `python -m nanogpt.train` trains the target; `--help` says what can be set. The defaults are those
 of the shipped target. Training can be stopped at any time; the same command goes on from the last
 checkpoint and reaches the same weights, bit for bit, on the same machine.
+
+The functions that train a draft take tokens that lie where the target and the draft do; `train`
+and `evaluate` bring each batch there.
 """
 
 from __future__ import annotations
@@ -165,7 +168,7 @@ def train_layerskip(
         losses = []
         for layer, block in enumerate(model.blocks):
             kept = torch.rand(len(x), 1, 1, generator=generator) >= layer_dropout(layer, L, most)
-            stream = torch.where(kept, block(stream, attn_bias)[0], stream)
+            stream = torch.where(kept.to(x.device), block(stream, attn_bias)[0], stream)
             logits = model.lm_head(model.ln_f(stream))
             losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten()))
         loss = sum(w * each for w, each in zip(weights, losses, strict=True)) / sum(weights)
@@ -232,7 +235,8 @@ def train_eagle(
         with torch.no_grad():
             features, hidden = head.features_of(target, x)
             p = torch.softmax(target.lm_head(hidden[:, 1:]), dim=-1)  # after the pairs' tokens
-            features = features + noise * (2 * torch.rand(features.shape, generator=generator) - 1)
+            moved = 2 * torch.rand(features.shape, generator=generator) - 1
+            features = features + noise * moved.to(features.device)
         loss = 0.0
         for s, out in enumerate(head.unrolled(features[:, :-1], x[:, 1:], unroll)):
             out, right = out[:, s:], hidden[:, 1 + s :]  # before place s, step s means nothing
@@ -306,7 +310,7 @@ def guess_blocks(drafter, target, x: Tensor, starts: Tensor) -> tuple[Tensor, ..
     seen = features[rows, back.clamp(min=0)].flatten(0, 1)
     before = x[rows, places].flatten(0, 1)
     may = F.pad(back >= 0, (0, drafter.K), value=True).flatten(0, 1)[:, None, None]
-    hidden = drafter(seen, before[:, 0], may)
+    hidden = drafter(seen, before[:, 0], may.to(x.device))
     return target.lm_head(hidden), before, p[rows, places].flatten(0, 1)
 
 
@@ -319,7 +323,7 @@ def train_block(
     the same told the token before; place i, from 0, weighs .9^i. tokens (N,): any text; the
     target's own is best. Of each of 8 windows, n_starts blocks are guessed.
     """
-    far = 0.9 ** torch.arange(drafter.K)
+    far = 0.9 ** torch.arange(drafter.K, device=tokens.device)
     for step in range(steps):
         generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
         x, _ = get_batch(tokens, 8, target.config.block_size, generator)
@@ -433,19 +437,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def usable_device(name: str) -> torch.device:
-    """The device of this name. Raises ValueError if torch cannot use it here."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise ValueError(
-            f"device {name!r} cannot be used here ({why}); use cpu, or a PyTorch that has it"
-        ) from None
-    return device
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Train, or go on with a training that was stopped, and save the result.
 
@@ -458,7 +449,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise ValueError(f"{name} is {given[name]}; it must be above 0")
     if out.exists():
         raise ValueError(f"{out} exists: give another --out, or delete it to train again")
-    device = usable_device(given["device"])
+    device = checkpoint.usable_device(given["device"])
     corpus = load_corpus()
     tokenizer = CharTokenizer.from_text(corpus.text)
     tokens, val_tokens = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))

@@ -1,4 +1,4 @@
-"""What the tests share: one thread per process, tiny models, and the real corpus's place."""
+"""What the tests share: one thread per process, tiny models, and the devices to run them on."""
 
 import functools
 import os
@@ -7,6 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the notebooks' kernels inherit 
 
 import pytest
 import torch
+from pretend import Pretend
 
 from nanogpt.model import GPTConfig, GPTLanguageModel
 
@@ -65,3 +66,25 @@ def make_model(config=TINY, seed=0, dtype=torch.float64):
 @pytest.fixture
 def tiny():
     return make_model()
+
+
+GPUS = ("cuda", "mps")
+REAL = [name for name in GPUS if getattr(torch, name).is_available()]
+NAMES = [name if name in REAL else f"pretended {name}" for name in GPUS]
+
+
+@pytest.fixture(params=NAMES)
+def device(request):
+    """A GPU of each kind that the package runs on: torch's own, or a pretended one (Pretend)."""
+    name = request.param.split()[-1]
+    if name in REAL:
+        yield torch.device(name)
+    else:
+        with Pretend(name):
+            yield torch.device(name)
+
+
+@pytest.fixture
+def floats(device):
+    """float64 where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64

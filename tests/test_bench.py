@@ -1,6 +1,7 @@
 """The benchmark measures pairs, and says what it measured."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from statistics import median
@@ -133,6 +134,13 @@ def test_a_row_shows_the_median_pair_and_the_equations_prediction():
     plain = (1.0 + 9.0 + 2.0 - 0.3) / 15  # seconds per token, without the prefills
     assert row.predicted == pytest.approx(expected_tokens(0.75, 2) / (0.9 * 3 / 6 / plain))
     assert line(row).split()[:2] == ["fused", "bigram"] and "2.00×" in line(row)
+    assert row.guess_seconds == pytest.approx(0.1 * 3 / 12)
+
+
+def test_a_draft_that_never_guesses_has_a_row_too():
+    made = Generation([1], [Round([], torch.empty(0), torch.empty(0), [1], 0, [], [])], 1)
+    row = summary(Setting("fused", "mine", "own", 1.0), [Pair(1.0, 1.0, 0.7, SHARES, made)])
+    assert row.drafted == 0 and row.predicted > 0 and math.isnan(row.guess_seconds)
 
 
 def test_blocks_have_no_alpha_and_are_predicted_from_what_a_round_emitted():

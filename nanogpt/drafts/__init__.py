@@ -26,16 +26,16 @@ def counted_bigram(tokens: Tensor, vocab_size: int) -> BigramDraftModel:
     return draft
 
 
-DRAFTS: dict[str, Callable] = {  # from the tokens to count and the vocabulary's size
-    "bigram": counted_bigram,
-    "counts": lambda tokens, V: ngram.count_ngrams(tokens, V, order=4, smoothing=4),
-    "distilled": lambda tokens, V: ngram.load(),
-    "lookup": lambda tokens, V: PromptLookupDraft(V),
-    "suffix": lambda tokens, V: SuffixDraft(V),
-    "transformer": lambda tokens, V: transformer.load(transformer.TRAINED),
-    "transformer-distilled": lambda tokens, V: transformer.load(transformer.DISTILLED),
-    "transformer-fused": lambda tokens, V: transformer.TransformerDraft(
-        FusedLanguageModel(transformer.load().model)  # the distilled one, at its fastest
+DRAFTS: dict[str, Callable] = {  # of the tokens to count, the vocabulary's size, and a device
+    "bigram": lambda tokens, V, device="cpu": counted_bigram(tokens, V),  # tables are on the CPU
+    "counts": lambda tokens, V, device="cpu": ngram.count_ngrams(tokens, V, order=4, smoothing=4),
+    "distilled": lambda tokens, V, device="cpu": ngram.load(),
+    "lookup": lambda tokens, V, device="cpu": PromptLookupDraft(V),
+    "suffix": lambda tokens, V, device="cpu": SuffixDraft(V),
+    "transformer": lambda tokens, V, device="cpu": transformer.load(transformer.TRAINED, device),
+    "transformer-distilled": lambda tokens, V, device="cpu": transformer.load(device=device),
+    "transformer-fused": lambda tokens, V, device="cpu": transformer.TransformerDraft(
+        FusedLanguageModel(transformer.load(device=device).model)  # the distilled one, fastest
     ),
 }
 

@@ -217,7 +217,7 @@ class EagleTree(EagleDraft):
         tokens, parents, values = [], [], []
         read, below = [-1], []  # what the head has read; of each, its parent in `read`
         for depth in range(1, K + 1):
-            log_q = torch.log_softmax(self.head.logits(out[0]).double(), dim=-1)  # (n, V)
+            log_q = torch.log_softmax(self.head.logits(out[0]).cpu().double(), dim=-1)  # (n, V)
             log_q, best = log_q.sort(dim=-1, descending=True, stable=True)
             first = len(tokens)
             for row, node in enumerate(level):
@@ -270,9 +270,9 @@ def alpha_by_depth(
     means = [[] for _ in range(depths)]
     for some in windows.split(64):
         features, hidden = head.features_of(target, some)
-        p = torch.softmax(target.lm_head(hidden[:, 1:]).double(), dim=-1)  # (B, T-1, V)
+        p = torch.softmax(target.lm_head(hidden[:, 1:]).cpu().double(), dim=-1)  # (B, T-1, V)
         for d, out in enumerate(head.unrolled(features[:, :-1], some[:, 1:], depths)):
-            q = torch.softmax(head.logits(out).double(), dim=-1)
+            q = torch.softmax(head.logits(out).cpu().double(), dim=-1)
             overlap = torch.minimum(p, q).sum(-1)[:, d:]  # before place d there is no guess
             means[d].append(overlap.mean(1))
     means = [torch.cat(each) for each in means]  # (N,) each
@@ -292,8 +292,8 @@ def save(path: Path, head: EagleHead, tokenizer: CharTokenizer, facts: dict) -> 
     checkpoint.save_tensors(path, tensors, header)
 
 
-def load(path: Path = EAGLE) -> EagleHead:
-    """A shipped head, EAGLE or EAGLE3, in float32.
+def load(path: Path = EAGLE, device: str | torch.device = "cpu") -> EagleHead:
+    """A shipped head, EAGLE or EAGLE3, in float32, on the device of its target.
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
@@ -305,7 +305,7 @@ def load(path: Path = EAGLE) -> EagleHead:
     head = EagleHead(GPTConfig(**header["config"]), layers, header["norms"])
     _, tensors = checkpoint.load_tensors(path, head.state_dict(), make_one)
     head.load_state_dict(tensors)
-    return head.requires_grad_(False).eval()
+    return head.to(device).requires_grad_(False).eval()
 
 
 def save_mtp(
@@ -328,7 +328,9 @@ def save_mtp(
     checkpoint.save_tensors(path, tensors, header)
 
 
-def load_mtp(path: Path = MTP) -> tuple[GPTLanguageModel, dict[str, EagleHead]]:
+def load_mtp(
+    path: Path = MTP, device: str | torch.device = "cpu"
+) -> tuple[GPTLanguageModel, dict[str, EagleHead]]:
     """The shipped target that was trained with an MTP layer, and its layers, in float32.
 
     "once" is the layer as it was trained with the target, for one guess; "again" the same, then
@@ -346,5 +348,5 @@ def load_mtp(path: Path = MTP) -> tuple[GPTLanguageModel, dict[str, EagleHead]]:
     _, tensors = checkpoint.load_tensors(path, names, make_one)
     for name, module in modules.items():
         module.load_state_dict({n: tensors[f"{name}/{n}"].float() for n in module.state_dict()})
-        module.requires_grad_(False).eval()
+        module.to(device).requires_grad_(False).eval()
     return target, {name: layer.share(target) for name, layer in layers.items()}

@@ -76,8 +76,8 @@ def save_exits(path: Path, exits: nn.ModuleDict, tokenizer: CharTokenizer, facts
     checkpoint.save_tensors(path, tensors, {"vocabulary": tokenizer.chars, "facts": facts})
 
 
-def load_exits(path: Path = EXITS) -> dict[int, nn.Sequential]:
-    """The shipped target's exit heads by the number of blocks before them: 1, 2, 3.
+def load_exits(path: Path = EXITS, device: str | torch.device = "cpu") -> dict[int, nn.Sequential]:
+    """The shipped target's exit heads by the number of blocks before them: 1, 2, 3; on its device.
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
@@ -89,12 +89,13 @@ def load_exits(path: Path = EXITS) -> dict[int, nn.Sequential]:
         V, C = tensors[f"{depth}.1.weight"].shape
         exits[depth] = nn.Sequential(nn.LayerNorm(C), nn.Linear(C, V, bias=False)).eval()
         exits[depth].load_state_dict({name: tensors[f"{depth}.{name}"] for name in names})
+        exits[depth].to(device)
     return exits
 
 
-def load_layerskip(path: Path = LAYERSKIP) -> GPTLanguageModel:
+def load_layerskip(path: Path = LAYERSKIP, device: str | torch.device = "cpu") -> GPTLanguageModel:
     """The target that was trained to be left early. Errors are those of checkpoint.load."""
-    return checkpoint.load(path, make_one="python data/make_drafts.py layerskip")[0]
+    return checkpoint.load(path, device, make_one="python data/make_drafts.py layerskip")[0]
 
 
 def check_whole(least: int, **values: int) -> None:
@@ -183,8 +184,11 @@ class CopyDraft:
 def int8_product(linear: nn.Linear) -> Callable[[Tensor], Tensor] | None:
     """linear's (..., in) -> (..., out) with weights of 8 bits and a kernel that computes with them.
 
-    Inputs are rounded to 7 bits as they come. None where this torch has no such kernel.
+    Inputs are rounded to 7 bits as they come. None where this torch has no such kernel, or the
+    weights are not on the CPU.
     """
+    if linear.weight.device.type != "cpu":
+        return None
     weight = linear.weight.detach().float()
     step = weight.abs().amax(dim=1).double().clamp(min=1e-12) / 127  # (out,)
     zero = torch.zeros(len(weight), dtype=torch.int64)

@@ -125,7 +125,8 @@ def accuracies(logits: Tensor, tokens: Tensor, n_ranks: int = 8) -> list[list[fl
 
     logits (B, T, n_heads, V): of the heads at each of tokens (B, T).
     """
-    order = logits.topk(n_ranks, dim=-1).indices  # (B, T, n_heads, n_ranks)
+    order = logits.topk(n_ranks, dim=-1).indices.cpu()  # (B, T, n_heads, n_ranks)
+    tokens = tokens.cpu()
     return [
         (order[:, : -2 - head, head] == tokens[:, 2 + head :, None]).double().mean((0, 1)).tolist()
         for head in range(order.shape[2])
@@ -158,8 +159,10 @@ def save(
     checkpoint.save_tensors(path, tensors, header)
 
 
-def load(path: Path = MEDUSA) -> MedusaHeads:
+def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads:
     """The shipped heads, trained on the shipped target, which stayed as it is; in float32.
+
+    On the device of their target.
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
@@ -168,20 +171,22 @@ def load(path: Path = MEDUSA) -> MedusaHeads:
     mix, out = (tensors[name].float() for name in names)
     heads = MedusaHeads(GPTConfig(**header["config"]), len(mix))
     heads.load_state_dict({"mix": mix, "out": out})
-    return heads.requires_grad_(False).eval()
+    return heads.to(device).requires_grad_(False).eval()
 
 
-def load_with_target(path: Path = MEDUSA2) -> tuple[GPTLanguageModel, MedusaHeads]:
+def load_with_target(
+    path: Path = MEDUSA2, device: str | torch.device = "cpu"
+) -> tuple[GPTLanguageModel, MedusaHeads]:
     """The target and the heads that were trained together (Medusa-2), in float32.
 
     Errors are those of `load`.
     """
-    heads = load(path)
+    heads = load(path, device)
     target = GPTLanguageModel(heads.config)
     names = [f"target/{name}" for name in target.state_dict()]
     _, tensors = checkpoint.load_tensors(path, names, "python data/make_drafts.py medusa2")
     target.load_state_dict({name.removeprefix("target/"): tensors[name].float() for name in names})
-    return target.requires_grad_(False).eval(), heads
+    return target.to(device).requires_grad_(False).eval(), heads
 
 
 class InjectedBlock(nn.Module):
@@ -314,8 +319,8 @@ def save_block(path: Path, drafter: BlockDrafter, tokenizer: CharTokenizer, fact
     checkpoint.save_tensors(path, tensors, header)
 
 
-def load_block(path: Path = BLOCK) -> BlockDrafter:
-    """The shipped block drafter, trained on the shipped target; in float32.
+def load_block(path: Path = BLOCK, device: str | torch.device = "cpu") -> BlockDrafter:
+    """The shipped block drafter, trained on the shipped target; in float32, on its device.
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
@@ -324,4 +329,4 @@ def load_block(path: Path = BLOCK) -> BlockDrafter:
     )
     drafter = BlockDrafter(GPTConfig(**header["config"]), **header["shape"])
     drafter.load_state_dict({name: tensors[name].float() for name in drafter.state_dict()})
-    return drafter.requires_grad_(False).eval()
+    return drafter.to(device).requires_grad_(False).eval()

@@ -64,7 +64,7 @@ def window_start(length: int, block_size: int) -> int:
     return max(0, -(-(length - block_size) // half) * half)
 
 
-def load(path: Path = DISTILLED) -> TransformerDraft:
-    """A shipped draft: DISTILLED or TRAINED. Errors are those of checkpoint.load."""
-    model, _ = checkpoint.load(path, make_one="python data/make_drafts.py")
+def load(path: Path = DISTILLED, device: str | torch.device = "cpu") -> TransformerDraft:
+    """A shipped draft, DISTILLED or TRAINED, on a device. Errors are those of checkpoint.load."""
+    model, _ = checkpoint.load(path, device, make_one="python data/make_drafts.py")
     return TransformerDraft(model)

@@ -1,0 +1,390 @@
+"""On a GPU, all is what it is on the CPU: a real GPU where there is one, else a pretended one."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from conftest import REAL, make_model
+from pretend import Pretend
+
+from nanogpt import bench, checkpoint, demo
+from nanogpt.checks import SLOW_CHECKS, decoder, eagle_decoder, tree_decoder
+from nanogpt.checks_serving import SERVING_CHECKS, ahead_decoder, paged_decoder, server_decoder
+from nanogpt.drafts import DRAFTS, ahead, eagle, itself, lookup, parallel, transformer
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import autoregressive_generate
+from nanogpt.model import GPTConfig, tree_mask
+from nanogpt.paged import on_pool
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serve import batch_generate
+from nanogpt.speculative import speculative_generate
+from nanogpt.toys import SelfDraft, Watched, random_draft, random_head
+from nanogpt.train import (
+    distil,
+    evaluate,
+    make_optimizer,
+    train,
+    train_block,
+    train_eagle,
+    train_exits,
+    train_heads,
+    train_layerskip,
+    train_mtp,
+)
+from nanogpt.tree import Grown, tree_generate
+
+FORMS = {
+    "per-head": lambda target: target,
+    "fused": FusedLanguageModel,
+    "paged": lambda target: on_pool(target, blocks=64, size=3),
+}
+forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+def close(actual, expected, floats):
+    """The same numbers, computed there and here."""
+    bound = 1e-9 if floats == torch.float64 else 1e-4
+    torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=bound)
+
+
+def same(decode, device, floats):
+    """decode(model, rng) gives the same tokens there and here, sampled and greedily."""
+    model = make_model(dtype=floats)
+    there = copy.deepcopy(model).to(device)
+    for sampling in (Sampling(), Sampling(0)):
+        here, made = (decode(m, sampling, RandomSource(3)) for m in (model, there))
+        assert [m.tokens for m in made] == [m.tokens for m in here]
+        for r in made[0].rounds:
+            assert r.target_probs.dtype == r.draft_probs.dtype == torch.float64
+            assert r.target_probs.device.type == r.draft_probs.device.type == "cpu"
+
+
+# ---- the pretended device
+
+
+def test_a_pretended_device_refuses_what_a_real_one_refuses():
+    with Pretend("cuda") as pretend:
+        here, there = torch.arange(6.0), torch.arange(6.0, device="cuda")
+        assert there.device == torch.device("cuda:0") and here.device.type == "cpu"
+        refused = (
+            lambda: here + there,
+            lambda: there.view(2, 3) @ here.view(3, 2),
+            lambda: torch.cat([there, here]),
+            lambda: here[there.long()],
+            lambda: torch.where(here > 2, there, 0.0),
+            lambda: there.add_(here),
+            lambda: there.__setitem__(there.long(), here),
+        )
+        for mixed in refused:
+            with pytest.raises(RuntimeError, match="same device"):
+                mixed()
+        for array in (there.numpy, there[2:].numpy, lambda: there.detach().__array__()):
+            with pytest.raises(TypeError, match="numpy"):
+                array()
+        assert pretend.calls
+    with Pretend("mps"):
+        single = torch.arange(6.0, device="mps")
+        for double in (single.double, lambda: single.sum(dtype=torch.float64)):
+            with pytest.raises(TypeError, match="float64"):
+                double()
+        assert single.cpu().double().dtype == torch.float64
+
+
+def test_a_pretended_device_allows_what_a_real_one_allows():
+    with Pretend("cuda"):
+        here, there = torch.arange(6.0), torch.arange(6.0).to("cuda")
+        assert (there * here[2]).device == there[here.long()].device == there.device
+        assert (there + 1).cpu().tolist() == [1, 2, 3, 4, 5, 6] == [*map(int, there + 1)]
+        view = there.view(2, 3)[1]
+        view.copy_(here[:3])
+        assert there.tolist() == [0, 1, 2, 0, 1, 2] and here.tolist() == [0, 1, 2, 3, 4, 5]
+        assert torch.zeros(2).to(there).device == there.new_zeros(2).device == there.device
+        linear = torch.nn.Linear(6, 2).to("cuda")
+        assert copy.deepcopy(linear).weight.device == linear(there).device == there.device
+        linear(there).sum().backward()
+        assert linear.weight.grad.device == there.device
+    assert there.device.type == "cpu", "outside, it is what it always was"
+
+
+def test_a_forgotten_move_is_an_error(device, floats):
+    def forgetful(target, current_token, candidates, past_kvs, sampling):
+        idx = torch.tensor([[current_token, *candidates]])
+        logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+        return sampling.probs(logits[0]), new_kvs
+
+    target = make_model(dtype=floats).to(device)
+    with pytest.raises(RuntimeError, match=r"same device|device type"):
+        decoder(verify_candidates=forgetful)(target, random_draft(11), [1, 2], 5)
+
+
+# ---- the model and its decoders
+
+
+@forms
+@torch.no_grad()
+def test_a_pass_over_a_cache_and_a_tree_gives_the_same_logits(form, device, floats):
+    model, idx = make_model(dtype=floats), torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+    there, parents = form(copy.deepcopy(model).to(device)), [-1, -1, 0]
+    expected, _, _ = model(idx[:, :3], targets=idx[:, :3])
+    mask = tree_mask(parents, 3)
+    right = model(idx[:, 3:], None, mask.sum(-1) - 1, model(idx[:, :3])[2], mask)[0]
+    logits, loss, past_kvs = there(idx[:, :3].to(device), idx[:, :3].to(device))
+    assert logits.device.type == loss.device.type == there.device.type == device.type
+    close(logits, expected, floats)
+    mask = mask.to(device)
+    nodes = there(idx[:, 3:].to(device), None, mask.sum(-1) - 1, past_kvs, mask)[0]
+    close(nodes, right, floats)
+    if form != FORMS["per-head"]:  # two texts of different lengths
+        two = idx[0, :6].view(2, 3).to(device)
+        past_kvs = there(two)[2].kept([3, 2])
+        logits = there(idx[:, 6:].expand(2, 1).to(device), past_kvs=past_kvs)[0]
+        alone = [torch.cat([idx[:, i:j], idx[:, 6:]], dim=1) for i, j in ((0, 3), (3, 5))]
+        close(logits[:, 0], torch.stack([model(each)[0][0, -1] for each in alone]), floats)
+
+
+@forms
+def test_one_text_is_the_same(form, device, floats):
+    small = make_model(GPTConfig(11, 16, 1, 1, 4), seed=5)
+
+    def decode(model, sampling, rng):
+        target = form(model)
+        own = copy.deepcopy(small).to(model.device, model.lm_head.weight.dtype)
+        draft = transformer.TransformerDraft(form(own))
+        request = [1, 2, 3], 15  # past the window of 12
+        return [
+            autoregressive_generate(target, *request, sampling, rng),
+            speculative_generate(target, random_draft(11), *request, 3, sampling, rng),
+            speculative_generate(target, draft, *request, 3, sampling, rng),
+            speculative_generate(target, SelfDraft(model, 3), *request, 3, sampling, rng),
+            tree_generate(target, Grown(draft, (2, 1)), *request, sampling=sampling, rng=rng),
+        ]
+
+    same(decode, device, floats)
+
+
+@forms
+def test_batches_and_servers_are_the_same(form, device, floats):
+    prompts, lengths = [[1, 2], [3], [4, 5, 6, 7]], [12, 4, 10]
+
+    def decode(model, sampling, rng):
+        target, draft, batches = form(model), random_draft(11), [batch_generate, server_decoder()]
+        if form == FORMS["paged"]:
+            batches.append(paged_decoder())
+        return [
+            made
+            for generate in batches
+            for made in generate(target, draft, prompts, lengths, 2, sampling, None)
+        ]
+
+    def trees(model, sampling, rng):
+        draft = Grown(random_draft(11), (2, 1))
+        return batch_generate(form(model), draft, prompts, lengths, 2, sampling)
+
+    same(decode, device, floats)
+    same(trees, device, floats)
+
+
+def head_of(model, layers=None):
+    """An EagleHead of random weights, on the model's device and in its type."""
+    head = random_head(copy.deepcopy(model).cpu(), layers)
+    return head.to(model.device, model.lm_head.weight.dtype).share(model)
+
+
+def random_weights(module, like):
+    """The module with random weights, on a model's device and in its type."""
+    generator = torch.Generator().manual_seed(7)
+    for p in module.parameters():
+        torch.nn.init.normal_(p, generator=generator)
+    return module.requires_grad_(False).to(like.device, like.lm_head.weight.dtype)
+
+
+def exit_draft(model, target):
+    head = copy.deepcopy(torch.nn.Sequential(model.ln_f, model.lm_head)).cpu()
+    return itself.EarlyExitDraft(target, 1, random_weights(head, model), K=3)
+
+
+def medusa(model, *shape):
+    heads = random_weights(parallel.MedusaHeads(model.config, 2), model)
+    return parallel.MedusaDraft(heads, *shape)
+
+
+def block_draft(model, target, markov):
+    drafter = parallel.BlockDrafter(model.config, (1, 2), K=3, reach=4, rank=2)
+    return parallel.BlockDraft(target, random_weights(drafter, model), markov=markov)
+
+
+def ahead_draft(model):
+    drafter = ahead.Drafter(transformer.TransformerDraft(model), 2, [1, 1, 1])
+    return ahead.AheadDraft(ahead.Inline(drafter), shared=True)
+
+
+READERS = {  # of the target's knowledge: from a model and its form
+    "exit": exit_draft,
+    "copy": lambda model, target: itself.CopyDraft(target, 3, window=3, sink=1),
+    "eagle": lambda model, target: eagle.EagleDraft(target, head_of(model), 3),
+    "eagle-3": lambda model, target: eagle.EagleDraft(target, head_of(model, (1, 2)), 3),
+    "eagle-tree": lambda model, target: eagle.EagleTree(target, head_of(model), k=2, K=3, nodes=5),
+    "medusa": lambda model, target: medusa(model),
+    "medusa-tree": lambda model, target: medusa(model, [-1, -1, 0], [0, 1, 0]),
+    "block-apart": lambda model, target: block_draft(model, target, markov=False),
+    "block-markov": lambda model, target: block_draft(model, target, markov=True),
+    "jacobi": lambda model, target: lookup.JacobiDraft(11, 3),
+    "lookahead": lambda model, target: lookup.LookaheadDraft(11, 3, 3, 3),
+    "ahead": lambda model, target: ahead_draft(model),
+}
+
+
+READ = [(name, "fused") for name in READERS]
+READ += [(name, "per-head") for name in ("exit", "copy", "eagle-3", "eagle-tree")]
+
+
+@pytest.mark.parametrize(("reader", "form"), READ)
+def test_drafts_that_read_the_target_are_the_same(reader, form, device, floats):
+    def decode(model, sampling, rng):
+        target = FORMS[form](model)
+        draft = READERS[reader](model, target)
+        return [tree_generate(target, draft, [1, 2, 3], 11, sampling=sampling, rng=rng)]
+
+    same(decode, device, floats)
+
+
+def moved(generate, device):
+    """A decoder whose target, and draft if it is a network, are moved to the device first."""
+
+    def on_device(target, draft, *args, **kwargs):
+        inner = target.target if isinstance(target, Watched) else target
+        inner = copy.deepcopy(inner).to(device)
+        if isinstance(inner, FusedLanguageModel):  # what it stacked lies where it was made
+            inner = FusedLanguageModel(inner, inner.cache)
+        target = target.around(inner) if isinstance(target, Watched) else inner
+        if isinstance(draft, transformer.TransformerDraft):
+            draft = transformer.TransformerDraft(copy.deepcopy(draft.model).to(device))
+        if isinstance(draft, eagle.EagleHead):
+            draft = copy.deepcopy(draft).to(device)
+        return generate(target, draft, *args, **kwargs)
+
+    return on_device
+
+
+CHECKED = [
+    *itertools.product([speculative_generate], ("greedy", "cache", "draft", "support")),
+    *itertools.product([tree_decoder("without")], ("cache", "nodes", "draft")),
+    *((eagle_decoder(), check) for check in ("cache", "incremental")),
+    *((generate, "ragged") for generate in (batch_generate, server_decoder(), paged_decoder())),
+    (ahead_decoder(), "draft"),
+]
+ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS
+
+
+@pytest.mark.parametrize(("generate", "check"), CHECKED, ids=lambda x: x if type(x) is str else "")
+def test_a_decoder_passes_its_checks_there(generate, check, device):
+    if device.type == "mps":
+        pytest.skip("the checks are exact, in float64, which mps has not")
+    ALL_CHECKS[check](moved(generate, device))
+
+
+# ---- training, loading, timing
+
+
+def one_step(model, seed=0):
+    """The losses of an update of each kind of training, of a model and what belongs to it."""
+    tokens = (torch.arange(300) ** 2 % 11).to(model.device)
+    config = model.config
+
+    def fresh(module):
+        return random_weights(module, model).requires_grad_()
+
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    trained = copy.deepcopy(model)
+    exits = torch.nn.ModuleDict({"1": itself.exit_head(frozen)})
+    heads, drafter = (
+        fresh(parallel.MedusaHeads(config, 2)),
+        fresh(parallel.BlockDrafter(config, (1, 2), K=3, reach=4, rank=2)),
+    )
+    head, layer = (fresh(eagle.EagleHead(config, norms=norms)) for norms in (False, True))
+    windows = tokens[:24].view(2, 12)
+    hidden, small = frozen.trunk(windows)[0], {"batch_size": 2, "seed": seed}
+    runs = [
+        train(trained, make_optimizer(trained), tokens.cpu(), 1, **small),
+        distil(trained, frozen, make_optimizer(trained), tokens, 1, **small),
+        train_exits(exits, frozen, make_optimizer(exits), tokens, 1, **small),
+        train_layerskip(trained, make_optimizer(trained), tokens, 1, most=0.5, **small),
+        train_heads(heads, make_optimizer(heads), hidden, windows, 1, **small),
+        train_eagle(head, frozen, make_optimizer(head), tokens, 1, 2, noise=0.1, **small),
+        train_mtp(frozen, layer, make_optimizer(layer), tokens, 1, **small),
+        train_block(drafter, frozen, make_optimizer(drafter), tokens, 1, n_starts=3),
+    ]
+    losses = [loss for run in runs for _, *each in run for loss in each]
+    losses.append(evaluate(trained, tokens))
+    head.requires_grad_(False)
+    losses += [a for a, _ in eagle.alpha_by_depth(head, frozen, windows, 2)]
+    guessed = heads.requires_grad_(False)(hidden)
+    return losses + parallel.accuracies(guessed, windows, 3)[0]
+
+
+def test_training_is_the_same(device, floats):
+    here = one_step(make_model(dtype=floats))
+    there = one_step(make_model(dtype=floats).to(device))
+    bound = 1e-9 if floats == torch.float64 else 1e-3
+    assert there == pytest.approx(here, abs=bound) and len(here) == 15
+
+
+def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
+    networks = [
+        checkpoint.load(device=device)[0],
+        transformer.load(device=device).model,
+        *(eagle.load(path, device) for path in (eagle.EAGLE, eagle.EAGLE3)),
+        *(lambda own, layers: (own, *layers.values()))(*eagle.load_mtp(device=device)),
+        parallel.load(device=device),
+        *parallel.load_with_target(device=device),
+        parallel.load_block(device=device),
+        *itself.load_exits(device=device).values(),
+        itself.load_layerskip(device=device),
+    ]
+    for network in networks:
+        assert {p.device.type for p in network.parameters()} == {device.type}
+    for name in ("transformer", "transformer-distilled", "transformer-fused"):
+        assert DRAFTS[name](None, 65, device).model.device.type == device.type
+    assert itself.int8_product(networks[0].blocks[0].sa.proj) is None, "a kernel of the CPU"
+
+
+def test_the_bench_races_there(device, floats, capsys):
+    small = ["--target=fused", f"--device={device.type}", "--pairs=1", "--tokens=4"]
+    racers = ["transformer-fused", "exit", "medusa-tree", "eagle-tree", "mtp", "block-markov"]
+    bench.main(["--draft", *racers, *small])
+    printed = capsys.readouterr().out
+    assert f"1 pairs of 4 tokens each, on {device.type}" in printed
+    assert [line.split()[1] for line in printed.splitlines() if "│" in line][1:] == racers
+    target = make_model(GPTConfig(11, 96, 1, 1, 4), dtype=floats).to(device)
+    costs = bench.calibrate(target, random_draft(11), times=2)
+    assert costs["draft_cost"] > 0 < costs["rest"] and costs["verify_cost"](4) >= 1
+
+
+def test_the_demo_writes_one_text_both_ways_there(device, capsys):
+    small = ["--tokens=8", "--target=fused", "--temperature=0", f"--device={device.type}"]
+    demo.main(["--draft=eagle-tree", *small])
+    parts = capsys.readouterr().out.split("--- ")[1:]
+    plain, guessed = (part.split("\n", 1)[1].rstrip() for part in parts)
+    assert guessed.startswith(plain), "greedy: both decoders write the same"
+
+
+def test_the_clock_waits_for_a_gpu_before_it_starts_and_before_it_stops(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("waited"))
+    bench.clock(lambda: seen.append("worked"))
+    assert seen == ["waited", "worked", "waited"]
+    seen.clear()
+    bench.Timed(lambda: seen.append("worked"))()
+    assert seen == ["waited", "worked", "waited"]
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps", "meta"])
+@pytest.mark.parametrize("load", [bench.main, demo.main, checkpoint.load])
+def test_a_device_that_is_not_there_is_refused_in_one_line(load, name):
+    if name in REAL:
+        pytest.skip(f"{name} is there")
+    given = {"device": name} if load is checkpoint.load else {"arguments": ["--device", name]}
+    with pytest.raises((ValueError, SystemExit), match=f"device '{name}' cannot be used here|2"):
+        load(**given)
