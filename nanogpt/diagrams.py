@@ -588,13 +588,13 @@ def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -
 
 @mpl.rc_context(STYLE)
 def map_of_the_round(
-    stations: Mapping[str, tuple[str, str]], loop: str, whole: Sequence[str]
+    stations: Mapping[str, tuple[str, str]], loop: str, whole: Sequence[Sequence[str]]
 ) -> Picture:
     """The stations of a round, {kind of box: (what happens, its chapters)}, and the way back.
 
-    loop: the chapter that ties them together. whole: those about all of it, in boxes below.
+    loop: the chapter that ties them together. whole: those about all of it, in rows of boxes below.
     """
-    axes, step = sheet("Every chapter has its place in one round", 8.6, 3.8), 84 / len(stations)
+    axes, step = sheet("Every chapter has its place in one round", 8.6, 4.9), 84 / len(stations)
     middles = [step * (i + 0.5) - 1 for i in range(len(stations))]
     for x, (kind, (what, chapters)) in zip(middles, stations.items(), strict=True):
         left = x - step / 2 + 2
@@ -606,9 +606,11 @@ def map_of_the_round(
     axes.plot(way, [10, 6, 6, 7], color=GREY, linewidth=1.4)
     arrow(axes, (middles[0], 6), (middles[0], 10))
     words(axes, 42, 4.5, loop, fontsize=9)
-    for i, chapter in enumerate(whole):
-        box(axes, 1 + 84 / len(whole) * i, 30, 84 / len(whole) - 1, 5, chapter)
-    words(axes, 42, 27.5, "and the whole of it", fontsize=9)
+    words(axes, 42, 33.5, "and the whole of it", fontsize=9)
+    for row, chapters in enumerate(whole):
+        wide = 84 / len(chapters)
+        for i, chapter in enumerate(chapters):
+            box(axes, 1 + wide * i, 36 + 6 * row, wide - 1, 5, chapter)
     return axes.figure
 
 
@@ -1635,4 +1637,100 @@ def working_lanes(runs: Mapping[str, tuple[Sequence, Sequence, Sequence]], title
         fontsize=9,
         ha="left",
     )
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def heads_side_by_side(n_head: int, n_embd: int, title: str) -> Picture:
+    """Above, each head's three small matrices; below, the one wide matrix that GPT-2 keeps.
+
+    The first head is drawn filled and its way down with arrows, the last one's with dashed ones.
+    """
+    axes, wide = sheet(title, 9, 2.8), 76 / (3 * n_head)
+    last, size, gap = n_head - 1, f"({n_embd // n_head}, {n_embd})", 5.0 / n_head
+    for i in range(n_head):
+        start = 8 + (3 * wide + gap) * i
+        words(axes, start + 1.5 * wide, 1.8, f"head {i + 1}", fontsize=9, color=GREY)
+        for j, letter in enumerate("qkv"):
+            above, below = start + wide * j, 8 + wide * (j * n_head + i) + 2 * j
+            kind, name = "plain" if i else "cached", f"{letter}{i + 1}"
+            box(axes, above, 3.2, wide - 0.5, 3.6, name, kind)
+            box(axes, below, 16, wide - 0.5, 3.6, name, kind)
+            if i in (0, last):
+                ends = (above + wide / 2, 6.9), (below + wide / 2, 15.9)
+                arrow(axes, *ends, GREY if i else TARGET, "--" if i else "-")
+    words(axes, 1, 5, f"ours\n{size}", ha="left", fontsize=9)
+    words(axes, 1, 17.8, "c_attn", ha="left", fontsize=9)
+    for j, name in enumerate(("queries", "keys", "values")):
+        words(axes, 8 + wide * (j + 0.5) * n_head + 2 * j, 21.2, name)
+    words(axes, 46, 24.6, f"one matrix, written transposed: ({n_embd}, {3 * n_embd})")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def where_the_draft_comes_in(prompt: str, first: str, second: str, title: str) -> Picture:
+    """How an engine makes its first two tokens, and which of the tests meets the draft's part."""
+    axes = sheet(title, 9, 2.7)
+    flow = [
+        (1, 13, shown(prompt), "plain", "the prompt"),
+        (20, 15, "target's pass\np", "target", "prefill"),
+        (41, 7, shown(first), "plain", "token 1"),
+        (54, 13, "draft\nguesses, q", "draft", "round 1"),
+        (70, 9, "accept\nor reject", "plain", ""),
+        (82, 7, shown(second), "plain", "token 2"),
+    ]
+    for (x, w, text, kind, name), after in zip(flow, [*flow[1:], None], strict=True):
+        box(axes, x, 5, w, 6, text, kind)
+        words(axes, x + w / 2, 3.2, name, fontsize=9, color=GREY)
+        if after:
+            arrow(axes, (x + w, 8), (after[0], 8))
+    tests = [
+        (44.5, "a test of token 1\nnever meets the draft"),
+        (85.5, "a test of token 2\nor of both does"),
+    ]
+    for x, text in tests:
+        arrow(axes, (x, 16), (x, 11.6))
+        words(axes, min(x, 79), 18.4, text)
+    said = "greedy: p has one outcome, so whatever is drawn instead is the same token"
+    words(axes, 45, 24.4, said)
+    axes.plot([1, 89], [21.9, 21.9], color=GREY, linewidth=0.8)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def verdicts(
+    rows: Mapping[str, Sequence[tuple[str, bool]]], columns: Sequence[str], title: str
+) -> Picture:
+    """A table of tests: {engine: (what it said, whether it passed) for each column}."""
+    left, wide = 30.0, min(14.5, 59 / len(columns))
+    axes = sheet(title, 9, 0.55 + 0.4 * len(rows))
+    for j, name in enumerate(columns):
+        words(axes, left + wide * (j + 0.5), 2, name, fontsize=9, color=GREY)
+    for i, (name, cells) in enumerate(rows.items()):
+        words(axes, left - 1, 5.4 + 4 * i, name, ha="right")
+        for j, (said, passed) in enumerate(cells):
+            kind, mark = ("accepted", "✓") if passed else ("rejected", "✗")
+            box(axes, left + wide * j + 0.3, 3.8 + 4 * i, wide - 0.6, 3.2, f"{mark} {said}", kind)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def memory_shares(rows: Mapping[str, Sequence[tuple[str, float, str]]], title: str) -> Picture:
+    """A machine's memory as a bar, one a row: {row: [(what lies there, GB, kind of box), …]}.
+
+    Each part is as wide as it is large; parts too narrow for their words have them below.
+    """
+    axes = sheet(title, 9, 0.4 + 1.15 * len(rows))
+    unit = 66 / max(sum(size for _, size, _ in parts) for parts in rows.values())
+    for i, (name, parts) in enumerate(rows.items()):
+        x, y = 22.0, 1.5 + 11.5 * i
+        words(axes, 1, y + 2.5, name, ha="left", fontweight="bold")
+        for what, size, kind in parts:
+            wide, said = size * unit, f"{what}\n{size:.0f}"
+            roomy = wide > 0.75 * len(what) + 1.5
+            box(axes, x, y, max(wide, 0.2), 5, said if roomy else "", kind)
+            if not roomy and what:
+                words(axes, x + wide / 2, y + 7, said, fontsize=9)
+            x += wide
+    words(axes, 88, 11.5 * len(rows) + 1.2, "sizes in GB", ha="right", fontsize=9)
     return axes.figure

@@ -1,14 +1,15 @@
 """The shipped models as folders that other engines load: GPT-2's layout and a fast tokenizer.
 
 `python -m nanogpt.export --out DIR` writes the target, `--draft` the distilled one-layer draft
-beside it, `--wide` both with heads of 32. transformers' `AutoModelForCausalLM` and `AutoTokenizer`
-load what is written, and so does whatever reads such folders.
+beside it, `--wide` both with heads twice as large. transformers' `AutoModelForCausalLM` and
+`AutoTokenizer` load what is written, and so does whatever reads such folders.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
@@ -22,7 +23,7 @@ from nanogpt.model import GPTLanguageModel
 
 
 def gpt2_config(model: GPTLanguageModel, wide: bool = False) -> dict:
-    """The config.json of a GPT2LMHeadModel with this model's shape; `wide` as in gpt2_weights."""
+    """The config.json of a GPT2LMHeadModel with this model's shape; wide: as `widened` makes it."""
     c = model.config
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -45,59 +46,74 @@ def gpt2_config(model: GPTLanguageModel, wide: bool = False) -> dict:
     }
 
 
-def gpt2_weights(model: GPTLanguageModel, wide: bool = False) -> dict[str, Tensor]:
-    """The model's weights in GPT-2's layout: the same function, up to rounding.
+def gpt2_weights(model: GPTLanguageModel) -> dict[str, Tensor]:
+    """The model's weights under GPT-2's names: the same function, up to rounding.
 
-    Queries, keys and values stand side by side, products are transposed (GPT-2 multiplies from the
-    right), and the biases that we do not have are 0. wide: with twice the width, for engines that
-    want larger heads. The residual stream then holds x twice, which LayerNorm maps to twice its
-    result; what reads the stream reads the first half. Heads are padded with zeros, and queries
-    grow by √2 since scores are divided by the square root of the head size.
+    Queries, keys and values of all heads stand side by side in one matrix. GPT-2 multiplies from
+    the right, so its matrices are ours transposed, (in, out). Biases that we do not have are 0.
     """
-    c, copies = model.config, 1 + wide
-    hs, own = c.n_embd // c.n_head, torch.zeros(copies)
-    own[0] = 1.0  # which copy is read
-
-    def twice(x: Tensor) -> Tensor:  # (..., C) -> (..., copies C): written to both halves
-        return torch.cat([x] * copies, dim=-1)
-
-    def first(x: Tensor) -> Tensor:  # (C, n) -> (copies C, n): only the first half is read
-        return torch.cat([x * on for on in own])
-
-    def padded(x: Tensor) -> Tensor:  # (..., C) -> (..., copies C): every head has zeros after it
-        heads = x.unflatten(-1, (c.n_head, hs))
-        return torch.cat([heads * on for on in own], dim=-1).flatten(-2)
-
     weights = {
-        "transformer.wte.weight": twice(model.token_embedding_table.weight),
-        "transformer.wpe.weight": twice(model.position_embedding_table.weight),
-        "transformer.ln_f.weight": twice(model.ln_f.weight),
-        "transformer.ln_f.bias": twice(model.ln_f.bias),
-        "lm_head.weight": first(model.lm_head.weight.T).T,
+        "transformer.wte.weight": model.token_embedding_table.weight,
+        "transformer.wpe.weight": model.position_embedding_table.weight,
+        "transformer.ln_f.weight": model.ln_f.weight,
+        "transformer.ln_f.bias": model.ln_f.bias,
+        "lm_head.weight": model.lm_head.weight,  # an nn.Linear there, too
     }
     for i, block in enumerate(model.blocks):
-        h = f"transformer.h.{i}."
-        for theirs, norm in (("ln_1", block.ln1), ("ln_2", block.ln2)):
-            weights[f"{h}{theirs}.weight"] = twice(norm.weight)
-            weights[f"{h}{theirs}.bias"] = twice(norm.bias)
-        qkv = []
-        for name, scale in (("query", copies**0.5), ("key", 1.0), ("value", 1.0)):
-            heads = torch.cat([getattr(head, name).weight for head in block.sa.heads])  # (C, C)
-            qkv.append(padded(first(heads.T * scale)))
-        weights[f"{h}attn.c_attn.weight"] = torch.cat(qkv, dim=-1)
-        weights[f"{h}attn.c_attn.bias"] = torch.zeros(3 * copies * c.n_embd)
-        weights[f"{h}attn.c_proj.weight"] = twice(padded(block.sa.proj.weight).T)
-        weights[f"{h}attn.c_proj.bias"] = twice(block.sa.proj.bias)
         up, _, down, _ = block.ffwd.net
-        weights[f"{h}mlp.c_fc.weight"] = first(up.weight.T)
-        weights[f"{h}mlp.c_fc.bias"] = up.bias
-        weights[f"{h}mlp.c_proj.weight"] = twice(down.weight.T)
-        weights[f"{h}mlp.c_proj.bias"] = twice(down.bias)
+        parts = {"ln_1": block.ln1, "ln_2": block.ln2}
+        parts |= {"attn.c_proj": block.sa.proj, "mlp.c_fc": up, "mlp.c_proj": down}
+        for name, part in parts.items():
+            weights[f"transformer.h.{i}.{name}.weight"] = part.weight.t()  # a norm's (C,) stays
+            weights[f"transformer.h.{i}.{name}.bias"] = part.bias
+        kinds = "query", "key", "value"
+        rows = [getattr(head, kind).weight for kind in kinds for head in block.sa.heads]
+        fused = torch.cat(rows)  # (3C, C): every head's queries, then keys, then values
+        weights[f"transformer.h.{i}.attn.c_attn.weight"] = fused.T
+        weights[f"transformer.h.{i}.attn.c_attn.bias"] = torch.zeros(len(fused), dtype=fused.dtype)
     return {name: w.detach().contiguous() for name, w in weights.items()}
 
 
+def widened(weights: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:
+    """The same function with twice the width, for engines that want larger heads.
+
+    weights: what gpt2_weights returns, (V, C), (C, 3C) and so on; each C is doubled. The residual
+    stream holds x twice, which LayerNorm maps to its result twice; what reads the stream reads the
+    first half. Each head is padded with zeros, and its queries grow by √2, since scores are divided
+    by the square root of the head's size.
+    """
+
+    def twice(w: Tensor) -> Tensor:  # (..., C) -> (..., 2C): written to both halves
+        return torch.cat([w, w], dim=-1)
+
+    def first(w: Tensor) -> Tensor:  # (C, n) -> (2C, n): only the first half is read
+        return torch.cat([w, 0 * w])
+
+    def padded(w: Tensor, heads: int = n_head) -> Tensor:  # (..., C) -> (..., 2C): zeros per head
+        w = w.unflatten(-1, (heads, -1))
+        return torch.cat([w, 0 * w], dim=-1).flatten(-2)
+
+    made = {}
+    for name, w in weights.items():
+        if name == "lm_head.weight":
+            w = first(w.T).T
+        elif name.endswith("attn.c_attn.weight"):
+            query, key, value = w.chunk(3, dim=-1)
+            w = padded(first(torch.cat([query * 2**0.5, key, value], dim=-1)), 3 * n_head)
+        elif name.endswith("attn.c_attn.bias"):
+            w = twice(w)  # zeros
+        elif name.endswith("attn.c_proj.weight"):
+            w = twice(padded(w.T).T)
+        elif name.endswith("mlp.c_fc.weight"):
+            w = first(w)
+        elif not name.endswith("mlp.c_fc.bias"):
+            w = twice(w)  # tables, norms, and what is added to the stream
+        made[name] = w.contiguous()
+    return made
+
+
 def tokenizer_json(tokenizer: CharTokenizer) -> dict:
-    """A tokenizer.json: byte-level BPE with one entry a character and no merges.
+    """A tokenizer.json: byte-level BPE with one entry for each character, and no merges.
 
     Raises ValueError for a character that is more than one byte in UTF-8.
     """
@@ -134,10 +150,14 @@ def tokenizer_json(tokenizer: CharTokenizer) -> dict:
 def export(
     model: GPTLanguageModel, tokenizer: CharTokenizer, folder: Path, wide: bool = False
 ) -> None:
-    """Write config, weights and tokenizer to `folder`, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write config, weights and tokenizer to `folder`, which is made if need be.
+
+    wide: with `widened` weights. Raises ValueError as tokenizer_json does, before anything is
+    written, and OSError if the folder cannot be written.
+    """
     files = {
         "config.json": gpt2_config(model, wide),
+        # Without it, transformers would keep the 50 likeliest of our 65 tokens: its own default.
         "generation_config.json": {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0},
         "tokenizer.json": tokenizer_json(tokenizer),
         "tokenizer_config.json": {
@@ -149,8 +169,16 @@ def export(
     for name, content in files.items():
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         write_atomically(folder / name, text.encode())
-    weights = safetensors.torch.save(gpt2_weights(model, wide), {"format": "pt"})
-    write_atomically(folder / "model.safetensors", weights)
+    weights = gpt2_weights(model)
+    weights = widened(weights, model.config.n_head) if wide else weights
+    content = safetensors.torch.save(weights, {"format": "pt"})
+    write_atomically(folder / "model.safetensors", content)
+
+
+def export_pair(folder: Path, wide: bool = False) -> None:
+    """Write the shipped target and its distilled draft to folder/target and folder/draft."""
+    export(*checkpoint.load(), folder / "target", wide)
+    export(*checkpoint.load(transformer.DISTILLED), folder / "draft", wide)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -159,13 +187,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--draft", action="store_true", help="the distilled one-layer draft, too")
     parser.add_argument(
-        "--wide", action="store_true", help="heads of 32, for engines that want them"
+        "--wide", action="store_true", help="heads twice as large, for engines that want them"
     )
     given = parser.parse_args(arguments)
-    models = {"target": checkpoint.load()}
+    files = {"target": checkpoint.TARGET}
     if given.draft:
-        models["draft"] = checkpoint.load(transformer.DISTILLED)
-    for name, (model, tokenizer) in models.items():
+        files["draft"] = transformer.DISTILLED
+    for name, file in files.items():
+        model, tokenizer = checkpoint.load(file)
         export(model, tokenizer, given.out / name, given.wide)
         print(f"{given.out / name}: {sum(p.numel() for p in model.parameters()):,} parameters")
 

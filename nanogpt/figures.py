@@ -139,8 +139,12 @@ def measured_beside_predicted(
     guess: float | None = None,
     width: float = 8,
     height: float = 3.8,
+    level: float | None = 1.0,
 ) -> Picture:
-    """Of each curve (x, measured, (low, high) of each, predicted): points with bars, and a line."""
+    """Of each curve (x, measured, (low, high) of each, predicted): points with bars, and a line.
+
+    level: where a thin line runs across, if anywhere; for speed-ups, at plain decoding.
+    """
     axes = picture(title, xlabel, ylabel, width, height)
     for (label, (x, measured, spread, predicted)), (colour, dash, marker, _) in zip(
         curves.items(), SERIES, strict=False
@@ -150,7 +154,8 @@ def measured_beside_predicted(
         axes.plot(x, predicted, color=colour, linestyle=dash, label=f"{label}, predicted")
         points = {"color": colour, "marker": marker, "linestyle": "", "capsize": 3}
         axes.errorbar(x, measured, np.maximum(bars, 0), label=f"{label}, measured", **points)
-    axes.axhline(1, color=GREY, linewidth=0.8)
+    if level is not None:
+        axes.axhline(level, color=GREY, linewidth=0.8)
     draw_guess(axes, guess)
     axes.set_ylim(0)
     axes.figure.legend(loc="outside lower left", ncols=2)

@@ -1,10 +1,33 @@
-"""What a pass costs on a machine: operations, bytes, and the roofline."""
+"""What a pass costs on a machine, what fits into its memory, and whether speculation pays there.
+
+Operations, bytes and the roofline; models and GPUs by their sizes; a plan that puts them together;
+and a fit to a machine's own times. `python -m nanogpt.sizing` sizes a plan of yours:
+
+    python -m nanogpt.sizing --target llama-3-70b --draft llama-3-8b --gpu H100 --gpus 4
+
+A model is one of the named ones, the `config.json` of a Hugging Face folder, or three numbers:
+parameters, layers, and the numbers that a token leaves in a layer's cache, which for keys and
+values is 2 x heads x head size: 70e9,80,2x8x128 or 70B,80,2048.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+
+from nanogpt import figures
 from nanogpt.model import GPTConfig
+from nanogpt.theory import expected_tokens
 
 
 @dataclass(frozen=True)
@@ -69,3 +92,438 @@ def parameters(config: GPTConfig) -> int:
     C, V = config.n_embd, config.vocab_size
     block = 3 * C * C + (C + 1) * C + (C + 1) * 4 * C + (4 * C + 1) * C + 2 * 2 * C
     return config.n_layer * block + (V + config.block_size) * C + 2 * C + V * C
+
+
+def experts_touched(T: int, experts: int, chosen: int) -> float:
+    """How many of a layer's experts T tokens read on average, if each picks `chosen` by lot.
+
+    E(1 - (1 - k/E)^T): a real router has favourites, so it is an estimate from above.
+    """
+    return experts * (1 - (1 - chosen / experts) ** T)
+
+
+def check_numbers(least: float, **given: float) -> None:
+    """Raises ValueError for a number below `least`, NaN, infinity, or no number."""
+    for name, number in given.items():
+        if not isinstance(number, Real) or not least <= number < math.inf:
+            raise ValueError(f"{name} is {number!r}; give a number from {least:g} on")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's size: all that its memory and its passes depend on.
+
+    entry: the numbers that a token leaves in a layer's cache. With keys and values, 2 · heads that
+    have their own · head size; with multi-head latent attention, the latent's and the rotary
+    part's sizes, once (DeepSeek-V3: 512 + 64). active: in a mixture of experts, the parameters that
+    one token uses, `chosen` of each layer's `experts` among them; 0 means all of them.
+    Raises ValueError for sizes that no model has.
+    """
+
+    parameters: float
+    n_layer: int
+    entry: int
+    weight_bytes: float = 2
+    value_bytes: float = 2
+    active: float = 0
+    experts: int = 0
+    chosen: int = 0
+
+    def __post_init__(self):
+        check_numbers(1, parameters=self.parameters, n_layer=self.n_layer, entry=self.entry)
+        check_numbers(0.01, weight_bytes=self.weight_bytes, value_bytes=self.value_bytes)
+        if self.active and not (
+            0 < self.active <= self.parameters and 0 < self.chosen < self.experts
+        ):
+            raise ValueError(
+                f"active {self.active:g} of {self.parameters:g} parameters, {self.chosen} of "
+                f"{self.experts} experts: a token uses a part of both; give all three, or none"
+            )
+
+    @property
+    def weights(self) -> float:
+        """Bytes of the weights."""
+        return pass_bytes(self.parameters, self.weight_bytes)
+
+    @property
+    def per_token(self) -> float:
+        """Bytes of cache that each token of a text takes, κ."""
+        return self.n_layer * self.entry * self.value_bytes
+
+    def moved(self, T: int) -> float:
+        """Bytes of weights that a pass over T tokens reads: of the experts, those that it needs."""
+        if not self.active:
+            return self.weights
+        one = (self.parameters - self.active) / (self.experts - self.chosen)  # of each layer
+        more = experts_touched(T, self.experts, self.chosen) - self.chosen
+        return pass_bytes(self.active + one * more, self.weight_bytes)
+
+    def seconds(self, machine: Machine, B: int, n: int, context: float) -> float:
+        """Roofline of a pass over n tokens of each of B texts that have `context` tokens cached."""
+        flops = pass_flops(self.active or self.parameters, B * n)
+        products = machine.seconds(flops, self.moved(B * n))
+        return products + machine.seconds(0, B * context * self.per_token)
+
+
+MODELS = {  # from their config.json files and reports; parameters as the reports round them
+    "llama-3-70b": Shape(70e9, 80, 2 * 8 * 128),
+    "llama-3-8b": Shape(8e9, 32, 2 * 8 * 128),
+    "llama-3.2-1b": Shape(1.24e9, 16, 2 * 8 * 64),
+    "mixtral-8x7b": Shape(46.7e9, 32, 2 * 8 * 128, active=12.9e9, experts=8, chosen=2),
+    "deepseek-v3": Shape(671e9, 61, 512 + 64, 1, active=37e9, experts=256, chosen=8),
+}
+
+
+class Gpu(NamedTuple):
+    """Bytes of memory, bytes read from it a second, operations a second (16 bits, dense)."""
+
+    memory: float
+    bandwidth: float
+    flops: float
+
+
+# The makers' product pages (nvidia.com/en-us/data-center, SXM where there is one; amd.com); what
+# they quote "with sparsity" is halved.
+GPUS = {
+    "A100": Gpu(80e9, 2.039e12, 312e12),
+    "H100": Gpu(80e9, 3.35e12, 989e12),
+    "H200": Gpu(141e9, 4.8e12, 989e12),
+    "L4": Gpu(24e9, 0.3e12, 121e12),
+    "L40S": Gpu(48e9, 0.864e12, 362e12),
+    "MI300X": Gpu(192e9, 5.3e12, 1307e12),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A target, perhaps a draft, and the GPUs that share all their work evenly.
+
+    alpha: the acceptance of a guess. context: tokens in each text's cache. utilisation: the part
+    of the memory that weights and caches may take. overhead: seconds that each pass takes besides.
+    Without a draft, guesses cost nothing (prompt lookup). Raises ValueError for what cannot be.
+    """
+
+    target: Shape
+    gpu: Gpu
+    gpus: int = 1
+    draft: Shape | None = None
+    alpha: float = 0.8
+    context: int = 2000
+    utilisation: float = 0.9
+    overhead: float = 0.0
+
+    def __post_init__(self):
+        check_numbers(1, gpus=self.gpus, context=self.context, **self.gpu._asdict())
+        check_numbers(0, overhead=self.overhead, alpha=self.alpha, utilisation=self.utilisation)
+        if self.alpha > 1 or not 0 < self.utilisation <= 1:
+            raise ValueError(
+                f"alpha is {self.alpha} and utilisation {self.utilisation}; both are parts of 1, "
+                "such as 0.8 and 0.9"
+            )
+
+    @property
+    def machine(self) -> Machine:
+        """All GPUs as one, nothing lost between them."""
+        return Machine(self.gpus * self.gpu.flops, self.gpus * self.gpu.bandwidth)
+
+    def models(self, drafted: bool = True) -> list[Shape]:
+        """The target and, unless it is left out, the draft."""
+        return [self.target] + [self.draft] * (drafted and self.draft is not None)
+
+    def capacity(self, drafted: bool = True) -> int:
+        """Tokens whose caches fit beside the weights; 0 if the weights do not fit."""
+        room = self.gpus * self.gpu.memory * self.utilisation
+        room -= sum(model.weights for model in self.models(drafted))
+        return max(0, int(room / sum(x.per_token for x in self.models(drafted))))
+
+    def texts(self, drafted: bool = True) -> int:
+        """Texts that fit at once."""
+        return self.capacity(drafted) // self.context
+
+    def round_seconds(self, B: int, K: int) -> float:
+        """A round of B texts: K passes of the draft, and one of the target over K+1 tokens each."""
+        check = self.target.seconds(self.machine, B, K + 1, self.context)
+        check = check + self.overhead
+        if not self.draft or not K:
+            return check
+        guess = self.draft.seconds(self.machine, B, 1, self.context) + self.overhead
+        return K * guess + check
+
+    def rate(self, B: int, K: int) -> float:
+        """Tokens a second of B texts with K guesses each; K = 0 is plain decoding."""
+        return B * expected_tokens(self.alpha, K) / self.round_seconds(B, K)
+
+    def speed_up(self, B: int, K: int) -> float:
+        """How many times as fast as plain decoding of as many texts."""
+        return self.rate(B, K) / self.rate(B, 0)
+
+    def best_K(self, B: int, most: int = 16) -> int:
+        """The K up to `most` of the highest rate; 0 where no guess pays."""
+        return max(range(most + 1), key=lambda K: round(self.speed_up(B, K), 12))
+
+    def break_even(self, K: int, most: int = 4096) -> int | None:
+        """The smallest batch at which K guesses are slower than none; None up to `most` texts."""
+        found = (B for B in range(1, most + 1) if self.speed_up(B, K) < 1)
+        return next(found, None)
+
+
+class PassTime(NamedTuple):
+    """Seconds of a pass on a machine as it is: what `fit` finds.
+
+    fixed: what every pass takes (reading the weights, starting kernels); per_text and per_token;
+    free: so many tokens are computed while the weights are read.
+    """
+
+    fixed: float
+    per_text: float
+    per_token: float
+    free: float = 0.0
+
+    def __call__(self, B: int, n: int) -> float:
+        """Seconds of a pass over n tokens of each of B texts."""
+        paid = max(0.0, B * n - self.free)
+        return self.fixed + B * self.per_text + paid * self.per_token
+
+
+def check_cells(times: Mapping[tuple[int, int], float]) -> None:
+    """Raises ValueError without two batch sizes, two widths, four cells, or a positive time."""
+    batches, widths = (set(sizes) for sizes in zip(*times, strict=True)) if times else ((), ())
+    if min(len(batches), len(widths)) < 2 or len(times) < 4 or not min(times.values()) > 0:
+        raise ValueError(
+            f"{len(times)} cells with {len(batches)} batch sizes and {len(widths)} widths; give "
+            "{(B, n): seconds > 0} with two of each at least, and four cells"
+        )
+
+
+def fit(times: Mapping[tuple[int, int], float]) -> PassTime:
+    """The PassTime nearest to measured {(B, n): seconds}: least squares of the relative errors.
+
+    No number in it is negative. Raises ValueError for cells that cannot tell them apart.
+    """
+    check_cells(times)
+    B, T = np.array([(b, b * n) for b, n in times], dtype=float).T
+    seconds, found = np.array(list(times.values())), []
+    for free in (0.0, *np.geomspace(T.min(), T.max() / 2, 101)[1:]):
+        columns = np.stack([np.ones_like(B), B, np.maximum(0, T - free)], axis=1)
+        columns /= seconds[:, None]  # so that all should add up to 1
+        for kept in itertools.product((False, True), repeat=3):  # the others: 0
+            numbers, used = np.zeros(3), list(kept)
+            part = columns[:, used]
+            numbers[used] = np.linalg.lstsq(part, np.ones_like(B), rcond=None)[0]
+            if (numbers >= 0).all():
+                off = float(((columns @ numbers - 1) ** 2).sum())
+                found.append((off, PassTime(*numbers.tolist(), float(free))))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+
+
+def number_of(text: str) -> float:
+    """A number as people write it: 70e9, 70B, 1.5T, 80GB or 2x8x128. Raises ValueError."""
+    product = 1.0
+    for factor in text.upper().split("X"):
+        found = re.fullmatch(r"(\d*\.?\d+(?:E\+?\d+)?)(?:([KMGT])B?|(B))?", factor)
+        if not found:
+            raise ValueError(f"{text!r} is no number; write it as 70e9, 70B, 1.5T or 2x8x128")
+        product *= float(found[1]) * UNITS.get(found[2] or found[3], 1)
+    return product
+
+
+def counted(config: Mapping, source: str) -> Shape:
+    """The Shape of a Llama-like model from its config.json, experts as in Mixtral included.
+
+    Counts attention, three matrices a feed-forward part, norms and tables; no biases. `source` is
+    for messages. Raises ValueError for another kind of model.
+    """
+    needed = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    needed += ("vocab_size",)
+    missing = [key for key in needed if not isinstance(config.get(key), int)]
+    odd = [key for key in ("kv_lora_rank", "n_routed_experts", "num_experts") if config.get(key)]
+    if missing or odd:
+        why = f"has no {missing[0]}" if missing else f"has {odd[0]}"
+        raise ValueError(
+            f"{source} {why}: only Llama-like models can be counted; give the model as "
+            "PARAMETERS,LAYERS,ENTRY instead, such as 70B,80,2x8x128"
+        )
+    width, inner, layers, heads, words = (config[key] for key in needed)
+    kv = config.get("num_key_value_heads") or heads
+    size = config.get("head_dim") or width // heads
+    experts = config.get("num_local_experts") or 0
+    chosen = config.get("num_experts_per_tok") or 0
+    attention = 2 * width * size * (heads + kv) + 2 * width  # and two norms
+    expert = 3 * width * inner
+    tables = words * width * (1 if config.get("tie_word_embeddings") else 2) + width
+
+    def total(used: int) -> int:
+        return layers * (attention + used * expert + experts * width) + tables
+
+    mixed = (total(chosen), experts, chosen) if experts else ()
+    return Shape(total(experts or 1), layers, 2 * kv * size, 2, 2, *mixed)
+
+
+def model_of(text: str, weight_bytes: float | None = None) -> Shape:
+    """A Shape from a name in MODELS, a path to a config.json or its folder, or three numbers.
+
+    weight_bytes replaces the model's own. Raises ValueError for what is none of these.
+    """
+    path = Path(text)
+    if text.lower() in MODELS:
+        shape = MODELS[text.lower()]
+    elif path.exists():
+        path = path / "config.json" if path.is_dir() else path
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read as JSON ({error})") from None
+        shape = counted(config if isinstance(config, dict) else {}, str(path))
+    elif text.count(",") == 2:
+        size, layers, entry = map(number_of, text.split(","))
+        shape = Shape(size, int(layers), int(entry))
+    else:
+        raise ValueError(
+            f"{text!r} is no model; name one of {', '.join(MODELS)}, give the path of a "
+            "config.json, or PARAMETERS,LAYERS,ENTRY such as 70B,80,2x8x128"
+        )
+    return shape if weight_bytes is None else replace(shape, weight_bytes=weight_bytes)
+
+
+def gpu_of(text: str) -> Gpu:
+    """A Gpu from a name in GPUS, or MEMORY,BANDWIDTH,FLOPS. Raises ValueError for neither."""
+    if text.upper() in GPUS:
+        return GPUS[text.upper()]
+    if text.count(",") != 2:
+        raise ValueError(
+            f"{text!r} is no GPU; name one of {', '.join(GPUS)}, or give "
+            "MEMORY,BANDWIDTH,FLOPS such as 80G,3.35T,989T"
+        )
+    return Gpu(*map(number_of, text.split(",")))
+
+
+def batches_of(plan: Plan, most: int | None = None) -> list[int]:
+    """1, 2, 4, … up to the texts that fit with the draft, which come last; up to `most`, if given.
+
+    Raises ValueError if the weights, or one text, do not fit, and says how many GPUs it takes.
+    """
+    fit_at_once = plan.texts()
+    if not fit_at_once:
+        one = plan.gpu.memory * plan.utilisation
+        needed = sum(m.weights + plan.context * m.per_token for m in plan.models())
+        raise ValueError(
+            f"weights and one text of {plan.context:,} tokens take {needed / 1e9:.1f} GB, and "
+            f"{plan.gpus} x {one / 1e9:.1f} GB may be used: take {math.ceil(needed / one)} GPUs, "
+            "fewer bytes a weight, or a shorter context"
+        )
+    last = min(fit_at_once, most or fit_at_once)
+    return [*(2**i for i in range(last.bit_length()) if 2**i < last), last]
+
+
+def sized(plan: Plan, Ks: Sequence[int], most: int | None = None) -> list[str]:
+    """The lines that say what fits, what is gained with each K and batch, and where it ends."""
+    lines = []
+    for name, model in zip(("target", "draft"), plan.models(), strict=False):
+        size = f"{model.parameters / 1e9:.4g}B weights, {model.weights / 1e9:.1f} GB"
+        lines.append(f"{name:7} {size}; a token's cache {model.per_token / 2**10:.1f} KiB")
+    gpu, room = plan.gpu, plan.gpus * plan.gpu.memory * plan.utilisation / 1e9
+    lines += [
+        f"GPUs    {plan.gpus} x {gpu.memory / 1e9:g} GB, {gpu.bandwidth / 1e12:g} TB/s, "
+        f"{gpu.flops / 1e12:g} TFLOPS; {room:.1f} GB may be used",
+        f"room    for {plan.capacity():,} tokens, {plan.texts():,} texts of {plan.context:,}"
+        + f" (without the draft {plan.capacity(False):,}, {plan.texts(False):,})"
+        * (plan.draft is not None),
+        f"alpha {plan.alpha:g}; times as fast as plain decoding of as many texts:",
+        "texts   plain, tokens/s " + "".join(f"{f'K={K}':>7}" for K in Ks) + "   best K",
+    ]
+    for B in batches_of(plan, most):
+        gains = "".join(f"{plan.speed_up(B, K):7.2f}" for K in Ks)
+        lines.append(f"{B:5}   {plan.rate(B, 0):15,.0f} {gains} {plan.best_K(B):8}")
+    last = min(batches_of(plan, most)[-1], 4096)
+    for K in Ks:
+        losing = {B for B in range(1, last + 1) if plan.speed_up(B, K) < 1}
+        starts, ends = ([B for B in sorted(losing) if B + by not in losing] for by in (-1, 1))
+        said = ", ".join(f"{a:,} to {b:,}" for a, b in zip(starts, ends, strict=True))
+        lines.append(
+            f"K={K}: slower with {said} texts" if said else f"K={K}: pays up to {last:,} texts"
+        )
+    if plan.draft:
+        B, without = plan.texts(), plan.texts(False)
+        K = plan.best_K(B)
+        ratio = plan.rate(B, K) / plan.rate(without, 0)
+        lines.append(
+            f"memory full: {B:,} texts with K={K} against {without:,} without a draft: "
+            f"{ratio:.2f} times the tokens a second"
+        )
+    return lines
+
+
+def curves(plan: Plan, Ks: Sequence[int], most: int | None = None) -> figures.Picture:
+    """The speed-up against the batch, a line for each K."""
+    batches = batches_of(plan, most)
+    found = {f"K = {K}": [plan.speed_up(B, K) for B in batches] for K in Ks}
+    chart = figures.lines(
+        batches,
+        found,
+        "What speculation gains, by the roofline",
+        f"texts at once, of {plan.context:,} tokens each",
+        "times as fast as plain",
+    )
+    chart.axes[0].set_xscale("log", base=2)
+    chart.axes[0].axhline(1, color="black", linewidth=0.8)
+    return chart
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The plan of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m nanogpt.sizing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = f"{', '.join(MODELS)}, a path or three numbers"
+    parser.add_argument("--target", default="llama-3-8b", help=f"{names}; default: %(default)s")
+    parser.add_argument("--draft", help="a model, too; without one, guesses cost nothing")
+    parser.add_argument("--bytes", type=float, help="bytes a weight of the target, such as 0.5")
+    parser.add_argument("--draft-bytes", type=float, help="bytes a weight of the draft")
+    parser.add_argument("--gpu", default="H100", help=f"{', '.join(GPUS)}, or 80G,3.35T,989T")
+    parser.add_argument("--gpus", type=int, default=1, help="how many, default: %(default)s")
+    parser.add_argument(
+        "--utilisation", type=float, default=0.9, help="the part of the memory in use"
+    )
+    parser.add_argument("--context", type=int, default=2000, help="tokens a text")
+    parser.add_argument("--batch", type=int, help="texts at once, at most")
+    parser.add_argument("--alpha", type=float, default=0.8, help="acceptance of a guess")
+    parser.add_argument("--K", type=int, nargs="+", default=[1, 3, 5, 8], help="guesses a round")
+    parser.add_argument("--overhead", type=float, default=0.0, help="milliseconds, every pass")
+    parser.add_argument("--picture", type=Path, help="draw the gains into this PNG")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table. Raises ValueError for a plan that cannot be."""
+    given = parse_arguments(arguments)
+    check_numbers(1, K=min(given.K), batch=1 if given.batch is None else given.batch)
+    if given.draft_bytes and not given.draft:
+        raise ValueError("--draft-bytes without a --draft: name the draft, or leave both out")
+    if given.picture and not given.picture.parent.is_dir():
+        path = given.picture
+        raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+    plan = Plan(
+        model_of(given.target, given.bytes),
+        gpu_of(given.gpu),
+        given.gpus,
+        model_of(given.draft, given.draft_bytes) if given.draft else None,
+        given.alpha,
+        given.context,
+        given.utilisation,
+        given.overhead / 1000,
+    )
+    print(*sized(plan, given.K, given.batch), sep="\n")
+    if given.picture:
+        given.picture.write_bytes(curves(plan, given.K, given.batch)._repr_png_()[0])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None

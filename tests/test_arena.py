@@ -1,0 +1,540 @@
+"""The arena lets right drafts race, and refuses the others in one line that says why."""
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+
+from nanogpt import arena as arenas
+from nanogpt import bench
+from nanogpt.arena import (
+    AGAINST,
+    YOURS,
+    compete,
+    main,
+    place,
+    placing,
+    settings_of,
+    suited_K,
+    table,
+)
+from nanogpt.bench import Row, Setting
+from nanogpt.data import CharTokenizer
+from nanogpt.drafts import bigram, ngram, template
+from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.lookup import JacobiDraft, LookaheadDraft, SuffixDraft
+from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.referee import Arena, Entry, Refused, check_drawn, enter, judge, open_arena
+from nanogpt.sampling import Sampling
+from nanogpt.toys import SelfDraft, random_head, toy_target
+from nanogpt.tree import Grown
+
+V = 7
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """An arena of seven letters, whose target is a toy: the judge is the same, and sooner done."""
+    target = toy_target(V, 16)
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(V, (3000,), generator=generator)
+    text = text * torch.randint(2, (3000,), generator=generator)
+    exact = copy.deepcopy(target)
+    text = text[:2000], text[2000:]
+    return Arena("per-head", target, exact, CharTokenizer("abcdefg"), *text, "toy")
+
+
+def seen(draft, arena, **how):
+    """{check: what was seen} of a draft that is right."""
+    return dict(judge(Entry(Path("x.py"), draft, how.get("K"), "token", 0.0), arena))
+
+
+# ---- right drafts
+
+RIGHT = {
+    "bigram": lambda a: bigram.BigramDraftModel(a.tokens, V),
+    "template": lambda a: template.make_draft(a.tokens, V),
+    "counts": lambda a: ngram.count_ngrams(a.tokens, V, order=3),
+    "suffix": lambda a: SuffixDraft(V),
+    "target": lambda a: SelfDraft(a.target, 3),
+    "transformer": lambda a: TransformerDraft(toy_target(V, 8, seed=5)),
+    "transformer-float32": lambda a: TransformerDraft(cast(toy_target(V, 8, seed=5))),
+}
+PROPOSE = {
+    "eagle": lambda a: EagleDraft(a.target, random_head(a.target), 2),
+    "tree": lambda a: Grown(bigram.BigramDraftModel(a.tokens, V), [2, 1], "without"),
+    "with": lambda a: Grown(bigram.BigramDraftModel(a.tokens, V), [2], "with"),
+    "fixed": lambda a: Grown(bigram.BigramDraftModel(a.tokens, V), [2, 2], "fixed"),
+    "jacobi": lambda a: JacobiDraft(V, 3),
+    "lookahead": lambda a: LookaheadDraft(V, 3, G=3),
+}
+
+
+def cast(model):
+    """The same model in float32."""
+    copied = type(model)(model.config)
+    copied.load_state_dict(model.state_dict())
+    return copied.eval()
+
+
+@pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
+def test_a_right_draft_passes(make, toy):
+    found = seen(make(toy), toy)
+    assert list(found) == ["q", "exact", "greedy"]
+    assert float(found["exact"].split("total variation ")[1]) < 1e-12
+
+
+@pytest.mark.parametrize("make", PROPOSE.values(), ids=PROPOSE)
+def test_a_right_draft_that_proposes_passes(make, toy):
+    found = seen(make(toy), toy)
+    assert list(found) == ["trees", "exact", "greedy"] and "χ²" in found["trees"]
+    assert float(found["exact"].split("total variation ")[1]) < 1e-4
+
+
+class Chained(bigram.BigramDraftModel):
+    """A right draft with a chain."""
+
+    def chain(self, context, K, rng):
+        tokens, rows = list(context), []
+        for _ in range(K):
+            rows.append(self.get_probs(tokens))
+            tokens.append(rng.categorical(rows[-1]))
+        return tokens[len(context) :], torch.stack(rows)
+
+
+def test_a_right_chain_passes(toy):
+    found = seen(Chained(toy.tokens, V), toy, K=3)
+    assert list(found) == ["q", "chain", "exact", "greedy"]
+    assert "by enumeration of 1 and 2 guesses; χ² of" in found["chain"]
+
+
+def test_blocks_are_judged_by_their_own_rule(toy):
+    entry = Entry(Path("x.py"), template.make_draft(toy.tokens, V), 4, "block", 0.0)
+    assert list(dict(judge(entry, toy))) == ["q", "exact", "greedy"]
+
+
+# ---- files
+
+
+@pytest.fixture
+def entered(tmp_path, toy):
+    """entered(code): the entry of a file with this code, judged to the end."""
+
+    def run(code):
+        path = tmp_path / "my_draft.py"
+        path.write_text(dedent(code))
+        entry = enter(path, toy)
+        for _ in judge(entry, toy):
+            pass
+        return entry
+
+    return run
+
+
+HEAD = """
+import random, time
+import numpy as np
+import torch
+from nanogpt.drafts.bigram import BigramDraftModel as Bigram
+from nanogpt.generate import Tree
+
+
+def make_draft(tokens, vocab_size):
+    return Mine(tokens, vocab_size)
+
+"""
+GET = HEAD + "class Mine(Bigram):\n    calls = 0\n    def get_probs(self, context):\n"
+LIARS = {  # the body of get_probs, after `q = …` of the bigram; and what the refusal says
+    "NaN": ("q / 0 * 0", "q holds NaN; is a count of 0 divided by a sum of 0"),
+    "negative": ("q - 0.5", r"q holds -0\.\d+; it must hold probabilities"),
+    "huge": ("q * float('inf')", "q holds inf; it must hold"),
+    "counts": ("q * 1000", r"q sums to 1000; divide it by its sum"),
+    "off": ("q * (1 + 1e-9)", r"q sums to 1 \+ 1\.0e-09; divide it by its sum, in float64"),
+    "float32": ("q.float() * (1 + 1e-5)", r"q is float32; call \.double\(\), then divide"),
+    "shape": ("q[None]", r"q has the shape \(1, 7\); it must be \(7,\)"),
+    "array": ("q.numpy()", r"q is a ndarray; it must be a tensor \(7,\)"),
+    "None": ("None", "q is a NoneType"),
+    "torch": ("torch.softmax(torch.rand(len(q)).double(), 0)", "random state of torch, NumPy"),
+    "numpy": ("torch.softmax(torch.tensor(np.random.rand(len(q))), 0)", "random state of torch"),
+    "random": ("0.5 * q + 0.5 * torch.eye(len(q)).double()[random.randrange(7)]", "random state"),
+    "own": ("torch.tensor(np.random.default_rng().dirichlet([1] * 7))", "from call to call"),
+    "time": ("torch.softmax(q * time.perf_counter_ns() % 3, 0)", "changes from call to call"),
+}
+
+
+@pytest.mark.parametrize("wrong, says", LIARS.values(), ids=LIARS)
+def test_a_q_that_is_none_is_refused(wrong, says, entered):
+    with pytest.raises(Refused, match=says) as refused:
+        entered(f"{GET}        q = super().get_probs(context)\n        return {wrong}\n")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_q_that_depends_on_more_than_the_context_is_refused(entered):
+    start = GET + "        q = super().get_probs(context)\n"
+    with pytest.raises(Refused, match="changes from call to call"):
+        entered(start + "        self.calls += 1\n        return q.roll(self.calls)\n")
+    with pytest.raises(Refused, match="depends on what was asked before"):
+        entered(
+            start
+            + "        last, self.calls = self.calls, context[0]\n        return q.roll(last)\n"
+        )
+    with pytest.raises(Refused, match=r"changes the context that it is given; copy it with list"):
+        entered(start + "        context.append(0)\n        return q\n")
+    with pytest.raises(Refused, match="changes a q that it gave earlier"):
+        entered(
+            start + "        self.q = getattr(self, 'q', q.clone())\n"
+            "        self.q[:] = q\n        return self.q\n"
+        )
+    with pytest.raises(
+        Refused, match=r"get_probs fails after 'a', line 16: IndexError: list index"
+    ):
+        entered(start + "        return self.rows[context[-2]]\n")
+
+
+CHAINS = {
+    "argmax": ("int(q.argmax())", "q", r"chain claims q = 0\.\d+ for '.' after .*probability 1"),
+    "sharper": ("rng.categorical(q**2 / (q**2).sum())", "q", r"chain claims q = "),
+    "uniform": ("rng.categorical(q)", "torch.full_like(q, 1 / 7)", "off by .* from that of get_p"),
+    "own": ("int(torch.multinomial(q, 1))", "q", "again with the same rng; draw with rng.categor"),
+    "text": ("torch.tensor(rng.categorical(q))", "q", r"must return a list of \d tokens, as int"),
+    "single": ("rng.categorical(q)", "q.float()", "chain: q is float32"),
+}
+CHAIN = """
+class Mine(Bigram):
+    def chain(self, context, K, rng):
+        tokens, rows = list(context), []
+        for i in range(K):
+            q = self.get_probs(tokens[:len(context) + i] if not i else [tokens[-1]])
+            tokens.append({draw} if i >= {first} else rng.categorical(q))
+            rows.append({claim})
+        return tokens[len(context):], torch.stack(rows)
+"""
+
+
+@pytest.mark.parametrize("draw, claim, says", CHAINS.values(), ids=CHAINS)
+def test_a_chain_that_draws_from_another_q_is_refused(draw, claim, says, entered):
+    with pytest.raises(Refused, match=says):
+        entered(HEAD + CHAIN.format(draw=draw, claim=claim, first=0))
+
+
+def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_even_out():
+    q = torch.tensor([0.6] + [0.4 / 6] * 6, dtype=torch.float64)
+    with pytest.raises(Refused, match="χ² by rank in q is"):
+        check_drawn([(0, i % 7, q.roll(i)) for i in range(700)])
+
+
+def test_a_chain_may_not_write_into_the_context(entered):
+    code = (
+        "class Mine(Bigram):\n    def chain(self, context, K, rng):\n        context += [0] * K\n"
+    )
+    with pytest.raises(Refused, match="chain changes the context that it is given; copy it with"):
+        entered(f"{HEAD}{code}        return [0] * K, torch.eye(7).double()[[0] * K]\n")
+
+
+def test_a_chain_that_lies_from_its_third_guess_on_is_seen_by_its_frequencies(entered):
+    with pytest.raises(Refused, match=r"2000 guesses are not spread .* χ² by token is \d+"):
+        entered(HEAD + CHAIN.format(draw="int(q.argmax())", claim="q", first=2))
+    sharper = "rng.categorical(q**1.3 / (q**1.3).sum())"
+    with pytest.raises(Refused, match=r"guesses are not spread"):
+        entered(HEAD + CHAIN.format(draw=sharper, claim="q", first=2))
+
+
+PROPOSALS = {
+    "argmax": ("[int(q.argmax())]", "[-1]", "q[None]", "not spread as their claimed q says"),
+    "sharper": ("[rng.categorical(q**2 / (q**2).sum())]", "[-1]", "q[None]", "not spread as"),
+    "pruned": (
+        "[max(rng.categorical(q), rng.categorical(q))]",
+        "[-1]",
+        "q[None]",
+        "not spread as",
+    ),
+    "own": ("[int(torch.multinomial(q, 1))]", "[-1]", "q[None]", "changes with the random state"),
+    "count": (
+        "[(len(calls), calls.append(0))[0] % 7]",
+        "[-1]",
+        "q[None]",
+        "guesses otherwise when the same text is decoded again with the same rng",
+    ),
+    "buffer": (
+        "[(q0.copy_(q), rng.categorical(q))[1]]",
+        "[-1]",
+        "q0[None]",
+        "propose changes a q that it returned earlier",
+    ),
+    "parent": ("[rng.categorical(q)]", "[0]", "q[None]", "gives node 0 the parent 0"),
+    "deep": ("[0] * 40", "range(-1, 39)", "q[None].repeat(40, 1)", "a tree 40 deep, where"),
+    "rows": ("[rng.categorical(q)]", "[-1]", "q", r"propose: q has the shape \(7,\)"),
+    "token": ("[7]", "[-1]", "q[None]", r"returns tokens \[7\] with 1 parents; it must"),
+    "zero": ("[0]", "[-1]", "torch.eye(7).double()[1:2]", "a token that has q = 0 in its own row"),
+    "empty": ("[]", "[]", "q[None][:0]", "propose never guessed in 6 texts"),
+}
+
+
+@pytest.mark.parametrize("tokens, parents, q, says", PROPOSALS.values(), ids=PROPOSALS)
+def test_a_tree_that_was_not_drawn_from_its_q_is_refused(tokens, parents, q, says, entered):
+    with pytest.raises(Refused, match=says):
+        entered(
+            f"""{HEAD}
+calls, q0 = [], torch.full((7,), 1 / 7).double()
+class Mine(Bigram):
+    def propose(self, text, most, sampling, rng):
+        q = self.get_probs(text.tokens)
+        if most < 1:
+            return Tree([], [], q[None][:0])
+        return Tree({tokens}, list({parents}), {q})
+"""
+        )
+
+
+def test_a_tree_that_reads_the_text_may_not_change_it(entered):
+    code = HEAD + "class Mine(Bigram):\n    def propose(self, text, most, sampling, rng):\n        "
+    with pytest.raises(Refused, match="propose changes the text"):
+        entered(code + "text.tokens.append(0)\n")
+    with pytest.raises(Refused, match=r"propose returns a list; it must be a generate.Tree"):
+        entered(code + "return []\n")
+
+
+def test_a_tree_that_lies_for_some_samplings_only_is_seen_by_enumeration(entered):
+    with pytest.raises(Refused, match=r"the text is not the target's: after .* comes with probab"):
+        entered(
+            HEAD
+            + """
+class Mine(Bigram):
+    def propose(self, text, most, sampling, rng):
+        q = self.get_probs(text.tokens)
+        token = int(q.argmax()) if sampling.top_k else rng.categorical(q)
+        return Tree([token][:most], [-1][:most], q[None][:most])
+"""
+        )
+
+
+def test_a_draft_that_writes_into_the_targets_cache_is_seen_by_its_text(entered):
+    code = """
+class Mine(Bigram):
+    def propose(self, text, most, sampling, rng):
+        if len(text.rounds) >= {rounds}:
+            text.past_kvs[0][0][1].mul_(-3)
+        q = sampling.of_probs(self.get_probs(text.tokens))
+        return Tree([rng.categorical(q)][:most], [-1][:most], q[None][:most])
+"""
+    with pytest.raises(Refused, match="the text is not the target's: after"):
+        entered(HEAD + code.format(rounds=0))
+    with pytest.raises(Refused, match=r"greedily, token \d+ of 40 is '.' instead of '.' after"):
+        entered(HEAD + code.format(rounds=5))
+
+
+FILES = {
+    "no function": ("x = 1", "it has no function make_draft"),
+    "syntax": ("def make_draft(:", r"its code fails, line 1: SyntaxError: "),
+    "import": ("\nimport nothing_such", "fails, line 2: ModuleNotFoundError: No module named"),
+    "exits": ("raise SystemExit(0)", "its code fails, line 1: SystemExit: 0"),
+    "arguments": ("def make_draft(): ...", r"must take \(tokens, vocab_size\)"),
+    "raises": ("def make_draft(tokens, V):\n    return {}[V]", "fails, line 2: KeyError: 7"),
+    "None": ("def make_draft(tokens, V): ...", "make_draft returns None; end it with `return"),
+    "class": ("class A: get_probs = 1\ndef make_draft(t, V): return A", "not an object with get_p"),
+    "nothing": ("def make_draft(t, V): return 5", "returns int, not an object with get_probs"),
+    "vocabulary": (HEAD + "class Mine(Bigram):\n    vocab_size = property(lambda s: 65, print)",
+                   "vocab_size is 65; the target has 7 tokens, and they must share one tokenizer"),
+    "K": (HEAD + "Mine = Bigram\nK = 0", r"K is 0; it must be a whole number in 1 … 15, or "),
+    "huge K": (HEAD + "Mine = Bigram\nK = 10**6", r"K is 1000000; it must be a whole number in"),
+    "both": (HEAD + "class Mine(Bigram):\n    propose = print\nK = 3", "leave K, RULE out"),
+    "RULE": (HEAD + "Mine = Bigram\nRULE = 'lossy'", "RULE is 'lossy'; it must be one of token"),
+    "target": ("def make_draft(tokens, V, target):\n    target.lm_head.weight.data *= 1\n"
+               "    target.ln_f.bias.data += 1e-6", "it changes the target's weights; copy.deep"),
+    "forward": ("def make_draft(tokens, V, target):\n    old = target.forward\n"
+                "    target.forward = lambda *a, **k: (old(*a, **k)[0] * 2, *old(*a, **k)[1:])",
+                "changes what the target computes; a draft may only read the target"),
+    "other": (HEAD + "class Mine(Bigram):\n    target = 5", "`target` is another model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code, says", FILES.values(), ids=FILES)
+def test_a_file_that_makes_no_draft_is_refused(code, says, entered):
+    target = toy_target(V, 16)
+    bias = target.ln_f.bias.clone()
+    try:
+        with pytest.raises(Refused, match=says) as refused:
+            entered(code)
+    finally:
+        target.ln_f.bias.data.copy_(bias)
+        vars(target).pop("forward", None)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_draft_may_read_the_target_and_leave_torch_otherwise(entered, toy):
+    entry = entered(
+        """
+        from __future__ import annotations
+        from dataclasses import dataclass
+        import torch
+        from nanogpt.toys import SelfDraft
+
+        torch.set_default_dtype(torch.float64)
+        K = "entropy"
+
+        @dataclass
+        class Options:
+            n: int = 3
+
+        def make_draft(tokens, vocab_size, target, options=Options()):
+            tokens[:] = 0  # a copy
+            return SelfDraft(target, options.n)
+        """
+    )
+    assert entry.K == "entropy" and torch.get_default_dtype() == torch.float32
+    assert toy.tokens.any()
+
+
+# ---- the race
+
+
+def row(draft, low, middle, high, rule="token"):
+    """A row of a race that was never run."""
+    setting = Setting("fused", draft, 4, 1.0, rule)
+    return Row(setting, middle, (low, high), 1.0, 0.5, 4.0, 2.0, 0.2, {}, 1e-5)
+
+
+ROWS = [
+    row("distilled", 3.5, 4.0, 4.5, "block"),
+    row("counts", 1.9, 2.1, 2.3),
+    row(YOURS, 1.6, 1.8, 2.0),
+    row("bigram", 1.1, 1.3, 1.5),
+    row("transformer", 0.8, 0.9, 1.1),
+]
+
+
+def test_a_place_is_told_as_far_as_the_quartiles_tell_it():
+    assert place(ROWS) == (2, 3)
+    said = placing(ROWS)
+    assert said == (
+        "place 2 to 3 of 6: its quartiles overlap with those of counts; faster than "
+        "bigram, transformer, plain; slower than distilled blocks"
+    )
+    assert place([row(YOURS, 1.6, 1.8, 2.0), row("bigram", 1.5, 1.6, 1.7)]) == (1, 2)
+    alone = [r for r in ROWS if r.setting.draft != "counts"]
+    assert place(alone) == (2, 2)
+    assert placing(alone).startswith("place 2 of 5: no other's quartiles overlap with its own; fas")
+    slow = [*ROWS[:2], row(YOURS, 0.9, 0.95, 1.0)]
+    assert place(slow) == (3, 4) and "overlap with those of plain" in placing(slow)
+
+
+def test_the_table_is_sorted_marks_the_entry_and_knows_plain_decoding():
+    head, *lines = table(ROWS)
+    assert [line.split()[0] for line in lines] == [
+        *("distilled", "counts", "→", "bigram", "plain", "transformer")
+    ]
+    mine = next(line for line in lines if line.startswith("→"))
+    assert mine.split()[1:9] == [YOURS, "4", "token", "0.50", "2.00", "10", "1.80×", "1.60"]
+    assert re.search(r"│ +├─*●─*┤$", mine), "a bar at 1, and the quartiles"
+    assert mine.index("●") < lines[0].index("●") and "0 … 4.5×" in head
+
+
+def test_the_race_on_a_toy(toy):
+    target = toy_target(V, 128)  # whose window has room for the prompts
+    toy = replace(toy, target=target, exact=target)
+    entry = Entry(Path("x.py"), template.make_draft(toy.tokens, V), None, "token", 0.0)
+    K = suited_K(entry, toy, bench.prompts_of(toy.held_out, 2))
+    assert 1 <= K <= 15
+    rows = compete(entry, toy, ["bigram", "counts"], pairs=2, tokens=12)
+    assert {r.setting.draft for r in rows} == {YOURS, "bigram", "counts"}
+    assert [r.speed_up for r in rows] == sorted((r.speed_up for r in rows), reverse=True)
+    assert all(0 < r.guess_seconds < 1 and r.alpha > 0 for r in rows)
+    proposing = Entry(Path("x.py"), PROPOSE["eagle"](toy), None, "token", 0.0)
+    assert settings_of(proposing, toy, AGAINST)[0].K == "own"
+    assert compete(proposing, toy, [], pairs=2, tokens=12)[0].tokens_per_pass > 1
+
+
+# ---- the command, on the real target
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A file as --new writes it."""
+    main(["--new", str(tmp_path / "my_draft.py")])
+    return tmp_path / "my_draft.py"
+
+
+def test_new_writes_the_template_and_never_over_a_file(mine):
+    command = f"python -m nanogpt.arena {mine}"
+    assert mine.read_text(encoding="utf-8").splitlines()[0].endswith(command)
+    source = Path(template.__file__).read_text(encoding="utf-8")
+    assert mine.read_text(encoding="utf-8").splitlines()[1:] == source.splitlines()[1:]
+    mine.write_text("my own work")
+    with pytest.raises(
+        ValueError, match="is there already, and stays as it is; give --new another"
+    ):
+        main(["--new", str(mine)])
+    assert mine.read_text() == "my own work"
+    with pytest.raises(ValueError, match=r"should end in \.py"):
+        main(["--new", str(mine.parent / "draft")])
+    with pytest.raises(ValueError, match="is no folder"):
+        main(["--new", str(mine.parent / "none" / "draft.py")])
+
+
+def test_the_template_is_a_worked_example_of_twenty_lines():
+    source = Path(template.__file__).read_text(encoding="utf-8")
+    code = re.sub(r'""".*?"""|#.*', "", source, flags=re.DOTALL).splitlines()
+    body = [line for line in code if line.strip() and not line.startswith(("import", "from", "K"))]
+    assert len(body) <= 20
+
+
+def test_the_template_passes_and_guesses_better_than_the_bigram(mine, tmp_path, capsys):
+    """At the same K, by α and so by tokens a pass: times are not tested where others run beside."""
+    arena = open_arena("fused")
+    trigram, two = enter(mine, arena).draft, bigram.BigramDraftModel(arena.tokens, 65)
+    texts, overlap = bench.prompts_of(arena.held_out, 200), {trigram: 0.0, two: 0.0}
+    for text in texts:
+        with torch.inference_mode():
+            p = Sampling().probs(arena.target(torch.tensor([text]))[0][0, -1])
+        for draft in overlap:
+            overlap[draft] += float(torch.minimum(p, draft.get_probs(text)).sum()) / len(texts)
+    assert overlap[trigram] > overlap[two] + 0.05
+    out = tmp_path / "rows.json"
+    main([str(mine), "--against=bigram", "--pairs=2", "--tokens=12", f"--json={out}"])
+    printed, progress = capsys.readouterr()
+    assert re.findall(r"(?m)^ok  (\w+)", printed) == ["q", "exact", "greedy"]
+    assert re.search(r"(?m)^→ yours +4 token +0\.\d\d ", printed) and "pairs: 100%" in progress
+    assert re.search(r"(?m)^yours: place .* of 3: ", printed.splitlines()[-1])
+    found = json.loads(out.read_text())
+    assert len(found["rows"]) == 2 and 1 <= found["place"][0] <= found["place"][1] <= 3
+
+
+@pytest.mark.slow
+def test_the_template_beats_the_bigram(mine):
+    """On a quiet machine: half a minute. Times are not tested where others run beside it."""
+    arena = open_arena("fused")
+    rows = compete(enter(mine, arena), arena, ["bigram"], pairs=20)
+    assert [r.setting.draft for r in rows] == [YOURS, "bigram"]
+    assert rows[0].quartiles[0] > rows[1].speed_up
+
+
+def test_the_command_says_in_one_line_why_it_refuses(tmp_path):
+    path = tmp_path / "my_draft.py"
+    path.write_text(GET + "        return super().get_probs(context) / 0\n")
+    command = [sys.executable, "-m", "nanogpt.arena", path.name, "--judge-only"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and len(lines) == 1
+    assert re.match(r"my_draft\.py is refused: get_probs: after .*, q holds inf; it must", lines[0])
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ([], "give the file of your draft; `python -m nanogpt.arena --new my_draft.py` writes one"),
+        (["nothing.py"], "nothing.py is refused: there is no such file; `python -m nanogpt.arena"),
+        (["x.py", "--pairs=0"], "must be at least 1"),
+        (["x.py", "--json=none/x.json"], "none is no folder: make it"),
+    ],
+)
+def test_impossible_arguments_are_refused(wrong, says, monkeypatch, toy):
+    monkeypatch.setattr(arenas, "open_arena", lambda name: toy)
+    with pytest.raises(ValueError, match=says):
+        main(wrong)

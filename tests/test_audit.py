@@ -1,0 +1,401 @@
+"""The audit passes right engines, refuses wrong ones in one line, and knows what it can see."""
+
+import dataclasses
+import itertools
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import make_model
+
+from nanogpt import audit, checkpoint, engines
+from nanogpt.audit import (
+    Truth,
+    behind_the_best,
+    draws,
+    exact_joint,
+    marginal,
+    next_probs,
+    p_value,
+    power,
+    powers,
+    resampled,
+    surely_seen,
+)
+from nanogpt.checks import chi_squared, exact_continuations
+from nanogpt.drafts import transformer
+from nanogpt.engines import Engine
+from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.export import export_pair
+from nanogpt.gallery import BUGS, mutant
+from nanogpt.generate import autoregressive_generate
+from nanogpt.sampling import Sampling
+from nanogpt.toys import TableDraft, toy_target
+
+JOINTLY = audit.PLACES[-1]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target, tokenizer = checkpoint.load()
+    draft, _ = checkpoint.load(transformer.DISTILLED)
+    return target, draft, tokenizer
+
+
+@pytest.fixture(scope="module")
+def shipped(pair):
+    truth = Truth.of(*pair, "and a")
+    exact, other = ({places: marginal(table[JOINTLY], places) for places in ((1,), (0, 1))}
+                    for table in (truth.exact, truth.other))  # fmt: skip
+    return dataclasses.replace(truth, greedy=truth.greedy[:2], exact=exact, other=other)  # quicker
+
+
+class Letters:
+    """Text as tokens of a toy's small vocabulary."""
+
+    def encode(self, text):
+        return [ord(char) % 7 for char in text]
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return Truth.of(toy_target(7, 128), toy_target(7, 128, seed=1), Letters(), "toy")
+
+
+@pytest.fixture(scope="module")
+def faithful(truth):
+    """A right mode that costs nothing: known greedy texts, and draws from the exact table."""
+    known = {
+        tuple(prompt): autoregressive_generate(truth.target, prompt, 100, Sampling(0)).tokens
+        for prompt in truth.greedy
+    }
+
+    def generate(prompts, n, temperature, seed):
+        if temperature == 0:
+            return [list(known[tuple(prompt)]) for prompt in prompts]
+        counts = draws(truth.exact[JOINTLY], len(prompts), seed)
+        made = [[*tokens, 0] for tokens in counts.elements()]
+        return made[seed % 7 :] + made[: seed % 7]
+
+    return generate
+
+
+def audited(truth, *modes, samples=400, counts=None):
+    modes = {f"mode {i}": mode for i, mode in enumerate(modes, 1)}
+    return audit.audit(Engine("ours", "1", modes, counts), truth, samples)
+
+
+def only(engine, *modes):
+    return dataclasses.replace(engine, modes={mode: engine.modes[mode] for mode in modes})
+
+
+# The truth
+
+
+def test_the_exact_joint_is_what_enumeration_of_the_decoder_gives():
+    target = toy_target(3, 8, seed=1)
+    joint = exact_joint(next_probs(target), [0, 1], 3)
+    right = exact_continuations(target, 3, Sampling())
+    assert len(joint) == 27 and total_variation(joint, right) < 1e-12
+    assert list(joint) == list(itertools.product(range(3), repeat=3))
+
+
+def test_marginals_are_sums_of_the_joint():
+    joint = {(0, 1): 0.5, (0, 0): 0.25, (1, 1): 0.25}
+    assert marginal(joint, (1,)) == {(1,): 0.75, (0,): 0.25}
+    assert marginal(joint, (0, 1)) == joint
+
+
+def test_resampled_is_what_bug_1_makes_by_enumeration():
+    target, table = toy_target(3, 8, seed=1), torch.tensor([[0.5, 0.25, 0.25]] * 3)
+
+    class AsModel(TableDraft):  # a table of q, where a model is asked for logits
+        def __call__(self, rows):
+            return (table.log()[rows], None, ())
+
+    joint = exact_joint(resampled(target, AsModel(table)), [0, 1], 2)
+    decode = mutant(BUGS[0])
+    draft = TableDraft(table)
+    made = enumerate_outcomes(
+        lambda rng: tuple(decode(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens[:2])
+    )
+    assert total_variation(joint, made) < 1e-9
+    assert total_variation(joint, exact_joint(next_probs(target), [0, 1], 2)) > 0.05
+
+
+def test_a_prompt_that_does_not_fit_the_window_is_refused(pair):
+    for prompt in ("", "a" * 125):
+        with pytest.raises(ValueError, match="take 1 to 124"):
+            Truth.of(*pair, prompt)
+
+
+# The test and its power
+
+
+@pytest.mark.parametrize(
+    "statistic,freedom,p", [(3.841459, 1, 0.05), (18.307038, 10, 0.05), (0.0, 5, 1.0)]
+)
+def test_p_values_are_those_of_the_tables(statistic, freedom, p):
+    assert p_value(statistic, freedom) == pytest.approx(p, abs=1e-6)
+    assert p_value(float("inf"), freedom) == 0
+
+
+def test_power_is_the_level_where_there_is_no_bias_and_grows_with_it():
+    for level in (0.01, 1e-6):
+        assert power(20, 0.0, level) == pytest.approx(level, rel=0.1)
+    found = [power(20, shift) for shift in (0.0, 10.0, 50.0, 200.0, float("inf"))]
+    assert found == sorted(found) and found[-2] > 0.999 and found[-1] == 1
+
+
+def test_power_agrees_with_simulation(truth):
+    for places in ((0,), (1,)):
+        exact, other, level = truth.exact[places], truth.other[places], audit.LEVEL
+        [stated] = powers({places: exact}, {places: other}, 1000, level)
+        seen = [compare_one(draws(other, 1000, seed), exact) < level for seed in range(150)]
+        assert 0.2 < stated.power < 0.98, f"a power of {stated.power} tests nothing"
+        assert abs(sum(seen) / 150 - stated.power) < 0.13, "3 to 4 standard errors"
+
+
+def compare_one(counts, exact):
+    return p_value(*chi_squared(counts, exact, sum(counts.values())))
+
+
+def test_right_samples_have_even_p_values(truth):
+    found = [compare_one(draws(truth.exact[(0,)], 1000, seed), truth.exact[(0,)])
+             for seed in range(200)]  # fmt: skip
+    assert 5 <= sum(p < 0.1 for p in found) <= 37 and 70 <= sum(p < 0.5 for p in found) <= 130
+
+
+def test_what_is_surely_seen_is_seen_whatever_the_bias():
+    n, V = 1000, 20
+    exact = {(x,): 1 / V for x in range(V)}
+    t = surely_seen(V - 1, n)
+    assert power(V - 1, 4 * n * t * t) == pytest.approx(0.99, abs=1e-6)
+    even = {(x,): (1 + 2 * t * (-1) ** x) / V for x in range(V)}  # the hardest to see
+    assert chi_squared({x: n * p for x, p in even.items()}, exact, n)[0] == pytest.approx(
+        4 * n * t * t
+    )
+    one = {(x,): 1 / V + t * ((x == 0) - (x == 1) / 1) for x in range(V)}
+    assert chi_squared({x: n * p for x, p in one.items() if p > 0}, exact, n)[0] > 4 * n * t * t
+    missed = sum(compare_one(draws(even, n, seed), exact) >= audit.LEVEL for seed in range(200))
+    assert missed <= 8, "1 in 100 may be"
+
+
+def test_too_few_samples_are_no_test(truth, faithful):
+    with pytest.raises(ValueError, match="10 samples are too few"):
+        audited(truth, faithful, samples=10)
+
+
+# Engines
+
+
+def test_a_right_engine_is_right_and_its_counts_are_told(truth, faithful):
+    so_far = {"passes": 0}
+
+    def counting(prompts, n, temperature, seed):
+        so_far["passes"] += n * len(prompts)
+        return faithful(prompts, n, temperature, seed)
+
+    report = audited(truth, counting, faithful, counts=lambda: dict(so_far))
+    assert report.right and [row.greedy for row in report.rows] == [5, 5]
+    assert report.rows[0].counts == {"greedy": {"passes": 500}, "at 1": {"passes": 1600}}
+    assert report.rows[1].counts == {"greedy": {"passes": 0}, "at 1": {"passes": 0}}
+    table = audit.table(report)
+    assert "5/5" in table[3] and "1.00" in table[3] and "1.00" not in table[4]
+    assert audit.verdicts(report) == ["mode 1: right", "mode 2: right"]
+
+
+def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shipped, tmp_path):
+    right = audit.audit(only(engines.open_nanogpt(tmp_path), "draft"), shipped, 200)
+    assert right.right and right.rows[0].counts["greedy"]["accepted"] > 0
+    wrong = audit.audit(only(engines.open_nanogpt(tmp_path, bug=1), "lookup"), shipped, 200)
+    [row] = wrong.rows
+    assert row.greedy == 2 and row.refusal and not wrong.right
+    assert min(test.p for test in row.tests) < 1e-12
+    assert row.refusal.startswith("token") and ", p " in row.refusal
+
+
+def test_a_wrong_greedy_text_is_named_and_a_tie_is_none(truth, faithful):
+    def astray(prompts, n, temperature, seed):
+        made = faithful(prompts, n, temperature, seed)
+        if temperature == 0:
+            made[2][40] = (made[2][40] + 1) % 7
+        return made
+
+    [row] = audited(truth, astray).rows
+    assert row.greedy == 4 and row.refusal.startswith("greedy text 3, token 41:")
+    assert row.tests, "the samples are tested all the same"
+
+
+def test_behind_the_best_goes_on_after_a_tie():
+    model = make_model()
+    prompt = [1, 2, 3]
+    tokens = autoregressive_generate(model, prompt, 5, Sampling(0)).tokens
+    assert behind_the_best(model, prompt, tokens).tolist() == [0] * 5
+    with torch.no_grad():
+        last = model(torch.tensor([[*prompt, *tokens[:2]]]))[0][0, -1]
+    second = int(last.topk(2).indices[1])
+    after = autoregressive_generate(model, [*prompt, *tokens[:2], second], 2, Sampling(0)).tokens
+    behind = behind_the_best(model, prompt, [*tokens[:2], second, *after])
+    gap = float(last.max() - last[second])
+    assert behind.tolist() == pytest.approx([0, 0, gap, 0, 0], abs=1e-9) and gap > 0
+
+
+def test_the_other_token_of_a_tie_is_no_difference_and_is_told(truth, faithful, monkeypatch):
+    prompt, right = truth.greedy[1], faithful(truth.greedy, 100, 0, 0)[1]
+    logits = truth.target(torch.tensor([[*prompt, *right[:9]]]))[0][0, -1]
+    best, second = logits.topk(2).values.tolist()
+    other = [*right[:9], int(logits.topk(2).indices[1])]
+    rest = autoregressive_generate(truth.target, [*prompt, *other], 90, Sampling(0)).tokens
+
+    def tied(prompts, n, temperature, seed):
+        made = faithful(prompts, n, temperature, seed)
+        return made if temperature else [made[0], [*other, *rest], *made[2:]]
+
+    for tie, right, ties in ((best - second + 1e-9, 5, 1), (best - second - 1e-9, 4, 0)):
+        monkeypatch.setattr(audit, "TIE", tie)
+        report = audited(truth, tied)
+        [row] = report.rows
+        assert (row.greedy, row.ties, report.right) == (right, ties, right == 5)
+        assert ("1 greedy token from a tie" in audit.verdicts(report)[0]) == bool(ties)
+
+
+def spoiled(change):
+    """A right mode whose answers are changed where it samples."""
+    return lambda mode: (
+        lambda prompts, n, temperature, seed: (
+            change(mode(prompts, n, temperature, seed))
+            if temperature
+            else mode(prompts, n, 0, seed)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "change,why",
+    [
+        (lambda made: [[float("nan")] * len(made[0])] * len(made), "nan came"),
+        (lambda made: [tokens[:-1] for tokens in made], "3 tokens came where 4 were asked for"),
+        (lambda made: [[*tokens, 0] for tokens in made], "5 tokens came where 4"),
+        (lambda made: made[1:], "99 answers came to 100 prompts"),
+        (lambda made: [[*tokens[:-1], 7] for tokens in made], "7 came, which is none of the"),
+        (lambda made: [[*tokens[:-1], -1] for tokens in made], "-1 came"),
+        (lambda made: [[*tokens[:-1], "a"] for tokens in made], "'a' came"),
+        (lambda made: [None for _ in made], "it raised TypeError"),
+        (lambda made: 1 / 0, "it raised ZeroDivisionError: division by zero"),
+        (lambda made: [made[0]] * len(made), "tokens? .* off by a total"),  # one for all
+        (lambda made: [[tokens[0], *made[0][1:]] for tokens in made], "tokens? .* off by a total"),
+    ],
+    ids=["nan", "short", "long", "missing", "outside", "negative", "text", "none", "raises",
+         "copies", "the rest copied"],
+)  # fmt: skip
+def test_what_is_no_answer_or_no_sample_is_refused_in_one_line(truth, faithful, change, why):
+    report = audited(truth, spoiled(change)(faithful), faithful)
+    bad, good = report.rows
+    assert not report.right and good.refusal == "", "the other modes are audited all the same"
+    assert re.search(why, bad.refusal) and "\n" not in bad.refusal
+
+
+def test_places_that_are_right_one_by_one_and_wrong_together_are_seen(truth, faithful):
+    def paired(made):  # each place's tokens stay, and their pairing becomes another
+        firsts = sorted(tokens[0] for tokens in made)
+        rest = sorted(tokens[1:] for tokens in made)
+        return [[first, *after] for first, after in zip(firsts, rest, strict=True)]
+
+    [row] = audited(truth, spoiled(paired)(faithful), samples=2000).rows
+    assert row.refusal.startswith("tokens 1-3")
+    assert all(test.p > audit.LEVEL for test in row.tests[:3])
+
+
+# The command
+
+
+OWN = """
+from nanogpt import engines
+
+def open_engine(folder):
+    assert (folder / "target" / "config.json").is_file()
+    assert (folder / "wide" / "draft" / "model.safetensors").is_file()
+    ours = engines.open_nanogpt(folder)
+    return engines.Engine("mine", "7", {"plain": ours.modes["plain"]}, ours.counts)
+"""
+
+
+def test_a_file_with_an_engine_is_audited_and_reported(tmp_path, capsys, monkeypatch, shipped):
+    asked = []
+    monkeypatch.setattr(Truth, "of", lambda *given: asked.append(given[-1]) or shipped)
+    own, out = tmp_path / "my_engine.py", tmp_path / "report.json"
+    own.write_text(OWN)
+    code = audit.main([str(own), "--samples", "200", "--prompt", "no ", "--json", str(out)])
+    printed = capsys.readouterr().out
+    assert code == 0 and "mine 7: 200 samples after 'and a'" in printed and asked == ["no "]
+    assert printed.endswith("plain: right\n")
+    report = json.loads(out.read_text())
+    assert report["rows"][0]["greedy"] == 2 and len(report["power"]) == 2
+
+
+def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shipped):
+    own = tmp_path / "my_engine.py"
+    own.write_text(OWN.replace("ours.modes", "{'plain': lambda *_: [[1]]}").replace("mine", "off"))
+    monkeypatch.setattr(Truth, "of", lambda *_: shipped)
+    assert audit.main([str(own), "--samples", "100"]) == 1
+    assert capsys.readouterr().out.endswith("prompts; 1 answers came to 100 prompts\n")
+
+
+@pytest.mark.parametrize(
+    "arguments,why",
+    [
+        (["nope"], "no engine 'nope'; there are nanogpt, transformers"),
+        (["nanogpt", "--bug", "65"], "there is no bug 65; the gallery has 1 to 64"),
+        (["nanogpt", "--bug", "0"], "there is no bug 0"),
+        (["transformers", "--bug", "1"], "--bug goes with"),
+        (["nanogpt", "--level", "2"], "level is 2.0"),
+        (["nanogpt", "--K", "0"], "K is 0"),
+        (["nanogpt", "--prompt", "é"], "'é'"),
+        (["nanogpt", "--seed", "-1"], "seed is -1"),
+        (["gone.py"], "gone.py"),
+        (["elsewhere"], "elsewhere is not here (No module named 'of_its_own'); pip install"),
+    ],
+    ids=[*"abcdefghij"],
+)
+def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch, capsys):
+    def missing(folder, K):
+        import of_its_own
+
+        return of_its_own
+
+    monkeypatch.setattr(audit, "export_pair", lambda folder, wide=False: None)
+    monkeypatch.setitem(engines.ENGINES, "elsewhere", missing)
+    assert audit.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and why in said and said.count("\n") == 1
+
+
+def test_the_command_takes_a_readers_engine_and_ends_with_that_code(tmp_path):
+    own = tmp_path / "my_engine.py"
+    own.write_text(OWN)
+    command = [sys.executable, "-m", "nanogpt.audit", own, "--samples", "1", "--prompt", "a"]
+    ended = subprocess.run(command, capture_output=True)
+    assert ended.returncode == 2 and ended.stderr.startswith(b"error: 1 samples are too few")
+
+
+def test_files_without_an_engine_are_refused(tmp_path):
+    own = tmp_path / "own.py"
+    returns = "def open_engine(folder): return 3"
+    for text, why in (("x = 1", "has no function open_engine"), (returns, "returned 3, which is")):
+        own.write_text(text)
+        with pytest.raises(ValueError, match=why):
+            engines.open_file(own, tmp_path)
+
+
+def test_transformers_is_right(shipped, tmp_path):
+    pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
+    export_pair(tmp_path)
+    engine = engines.open_transformers(tmp_path)
+    report = audit.audit(engine, shipped, 100)
+    assert report.right, audit.verdicts(report)
+    plain, draft, lookup = (row.counts["greedy"]["passes"] for row in report.rows)
+    assert plain == 200 and draft < 100 and lookup < 180, "drafts save passes"
