@@ -26,6 +26,7 @@ from nanogpt.audit import (
     surely_seen,
 )
 from nanogpt.checks import chi_squared, exact_continuations
+from nanogpt.data import DATA_DIR
 from nanogpt.drafts import transformer
 from nanogpt.engines import Engine
 from nanogpt.exact import enumerate_outcomes, total_variation
@@ -399,3 +400,30 @@ def test_transformers_is_right(shipped, tmp_path):
     assert report.right, audit.verdicts(report)
     plain, draft, lookup = (row.counts["greedy"]["passes"] for row in report.rows)
     assert plain == 200 and draft < 100 and lookup < 180, "drafts save passes"
+
+
+# The record
+
+
+def as_report(kept):
+    """The Report whose dataclasses.asdict is `kept`."""
+    rows = [row | {"tests": [audit.Test(**test) for test in row["tests"]]} for row in kept["rows"]]
+    parts = {
+        "rows": [audit.Row(**row) for row in rows],
+        "power": [audit.Power(**each) for each in kept["power"]],
+        "chance": [audit.Test(**each) for each in kept["chance"]],
+    }
+    return audit.Report(**kept | parts)
+
+
+def test_the_tables_of_the_record_are_the_stored_reports():
+    record = json.loads((DATA_DIR / "audits.json").read_text(encoding="utf-8"))
+    told = (DATA_DIR / "audits.md").read_text(encoding="utf-8")
+    shown = 0
+    for report in (as_report(made["report"]) for made in record["audits"]):
+        heading, *lines = audit.table(report)
+        if heading in told:
+            assert all(line in told for line in lines[: 2 + len(report.rows)]), report.engine
+            assert all(line in told for line in audit.verdicts(report)), report.engine
+            shown += 1
+    assert shown == told.count(" samples after ") and record["date"] in told
