@@ -274,7 +274,7 @@ def near(value: Tensor, right: Tensor) -> bool:
 
 def tensors(past_kvs) -> list[Tensor]:
     """All keys and values of a cache, in order, each (B, P, hs), on the CPU."""
-    return [t.cpu() for layer in past_kvs or () for kv in layer for t in kv]
+    return [torch.as_tensor(t).cpu() for layer in past_kvs or () for kv in layer for t in kv]
 
 
 def check_accounting(generate: Decoder) -> None:

@@ -1,8 +1,9 @@
 """The shipped models as folders that other engines load: GPT-2's layout and a fast tokenizer.
 
-`python -m nanogpt.export --out DIR` writes the target, `--draft` the distilled one-layer draft
-beside it, `--wide` both with heads twice as large. transformers' `AutoModelForCausalLM` and
-`AutoTokenizer` load what is written, and so does whatever reads such folders.
+`python -m nanogpt.export --out DIR` writes the target. `--draft` adds the distilled one-layer
+draft, and settings to start servers with the pair; `--wide` makes heads twice as large.
+transformers' `AutoModelForCausalLM` and `AutoTokenizer` load what is written, and so does whatever
+reads such folders.
 """
 
 from __future__ import annotations
@@ -175,6 +176,27 @@ def export(
     write_atomically(folder / "model.safetensors", content)
 
 
+def server_settings(folder: Path, K: int = 4) -> dict[str, dict]:
+    """{file: settings} to start vLLM and SGLang with the pair in `folder`, K guesses a round.
+
+    The names are their options on the command line, in November 2026.
+    """
+    target, draft = (str((folder / name).resolve()) for name in ("target", "draft"))
+    guesses = {"method": "draft_model", "model": draft, "num_speculative_tokens": K}
+    return {
+        "vllm.yaml": {"model": target, "dtype": "float32", "speculative-config": guesses},
+        "sglang.yaml": {
+            "model-path": target,
+            "dtype": "float32",
+            "speculative-algorithm": "STANDALONE",
+            "speculative-draft-model-path": draft,
+            "speculative-num-steps": K,
+            "speculative-eagle-topk": 1,
+            "speculative-num-draft-tokens": K + 1,
+        },
+    }
+
+
 def export_pair(folder: Path, wide: bool = False) -> None:
     """Write the shipped target and its distilled draft to folder/target and folder/draft."""
     export(*checkpoint.load(), folder / "target", wide)
@@ -197,6 +219,10 @@ def main(arguments: list[str] | None = None) -> None:
         model, tokenizer = checkpoint.load(file)
         export(model, tokenizer, given.out / name, given.wide)
         print(f"{given.out / name}: {sum(p.numel() for p in model.parameters()):,} parameters")
+    for name, settings in server_settings(given.out).items() if given.draft else ():
+        lines = [f"{option}: {json.dumps(value)}\n" for option, value in settings.items()]
+        write_atomically(given.out / name, "".join(lines).encode())
+        print(f"{given.out / name}: for {name.removesuffix('.yaml')}'s --config")
 
 
 if __name__ == "__main__":

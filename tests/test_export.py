@@ -139,9 +139,18 @@ def test_the_command_writes_what_was_asked_for(tmp_path, capsys):
     export.main(["--out", str(tmp_path / "one")])
     export.main(["--out", str(tmp_path / "two"), "--draft", "--wide"])
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["target"]
-    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["draft", "target"]
+    written = sorted(path.name for path in (tmp_path / "two").iterdir())
+    assert written == ["draft", "sglang.yaml", "target", "vllm.yaml"]
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 3 and all("parameters" in line for line in said)
+    assert len(said) == 5 and sum("parameters" in line for line in said) == 3
+
+
+def test_the_servers_settings_are_yaml_and_name_the_folders(tmp_path):
+    yaml = pytest.importorskip("yaml")  # JupyterLab brings it
+    export.main(["--out", str(tmp_path), "--draft"])
+    for name, settings in export.server_settings(tmp_path).items():
+        assert yaml.safe_load((tmp_path / name).read_text(encoding="utf-8")) == settings
+        assert str(tmp_path.resolve() / "draft") in str(settings)
 
 
 # --- with transformers, which CI has
