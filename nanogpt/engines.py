@@ -105,6 +105,7 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
     import transformers
 
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     load = transformers.AutoModelForCausalLM.from_pretrained
     target, draft = load(folder / "target").eval(), load(folder / "draft").eval()
     draft.generation_config.num_assistant_tokens = K  # heeded here, not as an argument
