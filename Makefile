@@ -9,7 +9,7 @@ LAB := --allow-root $(if $(SCREEN),,--no-browser)
 
 .PHONY: lab test test-all demo bench notebooks book browser check lint
 lab: .venv/installed
-	$(BIN)/python -m nanogpt.data
+	$(BIN)/python -m nanogpt data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: .venv/installed
@@ -20,11 +20,11 @@ test-all: test
 
 # Other settings: make demo DEMO="--prompt JULIET: --K 2 --temperature 0.8 --seed 1 --tokens 200"
 demo: .venv/installed
-	$(BIN)/python -m nanogpt.demo $(DEMO)
+	$(BIN)/python -m nanogpt demo $(DEMO)
 
 # The long tour of the README: make bench BENCH=--all
 bench: .venv/installed
-	$(BIN)/python -m nanogpt.bench $(BENCH)
+	$(BIN)/python -m nanogpt bench $(BENCH)
 
 # Executes the notebooks top to bottom and stores their outputs; one alone: make notebooks NB=notebooks/01_nanogpt.ipynb
 NB ?= notebooks/*.ipynb

@@ -12,9 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nanogpt.checks import CHECKS, SLOW_CHECKS
-from nanogpt.checks_serving import SERVING_CHECKS
-from nanogpt.gallery import BUGS, PACKAGE, Bug, edited
+from nanogpt.proof.bugs import BUGS, Bug
+from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
+from nanogpt.proof.checks_serving import SERVING_CHECKS
+from nanogpt.proof.gallery import PACKAGE, edited
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SITE = ROOT / "build" / "book-source", ROOT / "build" / "book"

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.bench import BEST_PROPOSED, PROPOSERS
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
-from nanogpt.drafts import DRAFTS
+from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, PROPOSERS
 from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm, trange
 
-from nanogpt import adaptive, checkpoint
+from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import (
     DATA_DIR,
@@ -28,7 +28,7 @@ from nanogpt.data import (
     read_stand_in,
     train_val_split,
 )
-from nanogpt.drafts import eagle, itself, ngram, parallel, transformer
+from nanogpt.drafts import adaptive, eagle, itself, ngram, parallel, transformer
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel

@@ -48,7 +48,7 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> 
     write_atomically(Path(path), content)
 
 
-def read_header(path: Path, make_one: str = "python -m nanogpt.train") -> dict:
+def read_header(path: Path, make_one: str = "nanogpt train") -> dict:
     """The header of a checkpoint: `config`, `vocabulary` and `facts`.
 
     `make_one` is the command that the messages name.
@@ -101,7 +101,7 @@ def usable_device(name: str | torch.device) -> torch.device:
 def load(
     path: Path = TARGET,
     device: str | torch.device = "cpu",
-    make_one: str = "python -m nanogpt.train",
+    make_one: str = "nanogpt train",
 ) -> tuple[GPTLanguageModel, CharTokenizer]:
     """The model in a checkpoint, in eval mode on `device`, and its tokenizer.
 

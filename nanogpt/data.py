@@ -1,10 +1,11 @@
 """The corpus and its tokens: find or fetch the text, map characters to tokens, split, cut batches.
 
-`python -m nanogpt.data` puts the corpus in place and says which one the series will use.
+`nanogpt data` puts the corpus in place and says which one the series will use.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import http.client
@@ -188,15 +189,9 @@ def get_batch(
     return window[:, :-1], window[:, 1:]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Put the corpus in place and print which one is in use."""
+    argparse.ArgumentParser(prog="nanogpt data", description=main.__doc__).parse_args(arguments)
     corpus = load_corpus()
     tokenizer = CharTokenizer.from_text(corpus.text)
     print(f"{corpus.name}: {len(corpus.text):,} characters, {tokenizer.vocab_size} different ones")
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None

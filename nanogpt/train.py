@@ -1,6 +1,6 @@
 """Training a model on text, or on the probabilities of another one (distilling).
 
-`python -m nanogpt.train` trains the target; `--help` says what can be set. The defaults are those
+`nanogpt train` trains the target; `--help` says what can be set. The defaults are those
 of the shipped target. Training can be stopped at any time; the same command goes on from the last
 checkpoint and reaches the same weights, bit for bit, on the same machine.
 
@@ -428,7 +428,7 @@ def train_with_checkpoints(model, tokenizer, tokens, val_tokens, settings: dict,
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line's settings, all defaults those of the shipped target."""
-    parser = argparse.ArgumentParser(prog="python -m nanogpt.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="nanogpt train", description=__doc__)
     parser.add_argument("--out", type=Path, default=MY_TARGET, help="default: %(default)s")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps; default: %(default)s")
     for name, default in (SETTINGS | SHAPE).items():
@@ -467,10 +467,3 @@ def main(arguments: list[str] | None = None) -> None:
     checkpoint.save(out, model, tokenizer, facts)
     state.unlink()
     print(f"validation loss {facts['val_loss']:.4f} after {facts['seconds']:.0f} s; saved to {out}")
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from None

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from nanogpt import adaptive, checkpoint
-from nanogpt.adaptive import (
+from nanogpt import checkpoint
+from nanogpt.drafts import adaptive
+from nanogpt.drafts.adaptive import (
     MOST,
     StopRule,
     by_acceptance,
@@ -16,12 +17,13 @@ from nanogpt.adaptive import (
     features,
     fit_stop,
 )
-from nanogpt.checks import CHECKS, decoder
 from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.generate import Round
+from nanogpt.proof.checks import CHECKS
+from nanogpt.proof.decoders import decoder
+from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling, table_rows
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import SelfDraft, WorstDraft, random_draft, toy_target
 
 POLICIES = {
     "acceptance": by_acceptance(0.02, lambda K: 1 + 0.03 * K),

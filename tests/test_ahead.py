@@ -15,13 +15,13 @@ import torch
 from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import batch_generate
+from nanogpt.serving.batch import batch_generate
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import random_draft, toy_target
 from nanogpt.tree import tree_generate
 
 GREEDY, V = Sampling(0), 5

@@ -12,9 +12,9 @@ from textwrap import dedent
 import pytest
 import torch
 
-from nanogpt import arena as arenas
-from nanogpt import bench
-from nanogpt.arena import (
+from nanogpt.arena import race as arenas
+from nanogpt.arena import template
+from nanogpt.arena.race import (
     AGAINST,
     YOURS,
     compete,
@@ -25,16 +25,18 @@ from nanogpt.arena import (
     suited_K,
     table,
 )
-from nanogpt.bench import Row, Setting
+from nanogpt.arena.referee import Arena, Entry, Refused, check_drawn, enter, judge, open_arena
 from nanogpt.data import CharTokenizer
-from nanogpt.drafts import bigram, ngram, template
+from nanogpt.drafts import bigram, ngram
 from nanogpt.drafts.eagle import EagleDraft
-from nanogpt.drafts.lookup import JacobiDraft, LookaheadDraft, SuffixDraft
+from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
+from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.referee import Arena, Entry, Refused, check_drawn, enter, judge, open_arena
+from nanogpt.measure.bench import Row, Setting
+from nanogpt.measure.clock import prompts_of
+from nanogpt.proof.toys import SelfDraft, random_head, toy_target
 from nanogpt.sampling import Sampling
-from nanogpt.toys import SelfDraft, random_head, toy_target
-from nanogpt.tree import Grown
 
 V = 7
 
@@ -440,7 +442,7 @@ def test_the_race_on_a_toy(toy):
     target = toy_target(V, 128)  # whose window has room for the prompts
     toy = replace(toy, target=target, exact=target)
     entry = Entry(Path("x.py"), template.make_draft(toy.tokens, V), None, "token", 0.0)
-    K = suited_K(entry, toy, bench.prompts_of(toy.held_out, 2))
+    K = suited_K(entry, toy, prompts_of(toy.held_out, 2))
     assert 1 <= K <= 15
     rows = compete(entry, toy, ["bigram", "counts"], pairs=2, tokens=12)
     assert {r.setting.draft for r in rows} == {YOURS, "bigram", "counts"}
@@ -462,7 +464,7 @@ def mine(tmp_path):
 
 
 def test_new_writes_the_template_and_never_over_a_file(mine):
-    command = f"python -m nanogpt.arena {mine}"
+    command = f"nanogpt arena {mine}"
     assert mine.read_text(encoding="utf-8").splitlines()[0].endswith(command)
     source = Path(template.__file__).read_text(encoding="utf-8")
     assert mine.read_text(encoding="utf-8").splitlines()[1:] == source.splitlines()[1:]
@@ -489,7 +491,7 @@ def test_the_template_passes_and_guesses_better_than_the_bigram(mine, tmp_path, 
     """At the same K, by α and so by tokens a pass: times are not tested where others run beside."""
     arena = open_arena("fused")
     trigram, two = enter(mine, arena).draft, bigram.BigramDraftModel(arena.tokens, 65)
-    texts, overlap = bench.prompts_of(arena.held_out, 200), {trigram: 0.0, two: 0.0}
+    texts, overlap = prompts_of(arena.held_out, 200), {trigram: 0.0, two: 0.0}
     for text in texts:
         with torch.inference_mode():
             p = Sampling().probs(arena.target(torch.tensor([text]))[0][0, -1])
@@ -518,7 +520,7 @@ def test_the_template_beats_the_bigram(mine):
 def test_the_command_says_in_one_line_why_it_refuses(tmp_path):
     path = tmp_path / "my_draft.py"
     path.write_text(GET + "        return super().get_probs(context) / 0\n")
-    command = [sys.executable, "-m", "nanogpt.arena", path.name, "--judge-only"]
+    command = [sys.executable, "-m", "nanogpt", "arena", path.name, "--judge-only"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
     # without a corpus and a network, the line that says so comes first
     lines = [line for line in done.stderr.splitlines() if "using the stand-in corpus" not in line]
@@ -529,8 +531,8 @@ def test_the_command_says_in_one_line_why_it_refuses(tmp_path):
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        ([], "give the file of your draft; `python -m nanogpt.arena --new my_draft.py` writes one"),
-        (["nothing.py"], "nothing.py is refused: there is no such file; `python -m nanogpt.arena"),
+        ([], "give the file of your draft; `nanogpt arena --new my_draft.py` writes one"),
+        (["nothing.py"], "nothing.py is refused: there is no such file; `nanogpt arena"),
         (["x.py", "--pairs=0"], "must be at least 1"),
         (["x.py", "--json=none/x.json"], "none is no folder: make it"),
     ],

@@ -11,30 +11,31 @@ import pytest
 import torch
 from conftest import make_model
 
-from nanogpt import audit, checkpoint, engines
-from nanogpt.audit import (
-    Truth,
-    behind_the_best,
+from nanogpt import checkpoint
+from nanogpt.data import DATA_DIR
+from nanogpt.drafts import transformer
+from nanogpt.engines import adapters, audit
+from nanogpt.engines.adapters import Engine
+from nanogpt.engines.audit import Truth, behind_the_best, powers, resampled
+from nanogpt.engines.export import export_pair
+from nanogpt.generate import autoregressive_generate
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.gallery import mutant
+from nanogpt.proof.statistics import (
+    LEVEL,
+    chi_squared,
     draws,
     exact_joint,
     marginal,
     next_probs,
     p_value,
     power,
-    powers,
-    resampled,
     surely_seen,
 )
-from nanogpt.checks import chi_squared, exact_continuations
-from nanogpt.data import DATA_DIR
-from nanogpt.drafts import transformer
-from nanogpt.engines import Engine
-from nanogpt.exact import enumerate_outcomes, total_variation
-from nanogpt.export import export_pair
-from nanogpt.gallery import BUGS, mutant
-from nanogpt.generate import autoregressive_generate
+from nanogpt.proof.toys import TableDraft, toy_target
 from nanogpt.sampling import Sampling
-from nanogpt.toys import TableDraft, toy_target
 
 JOINTLY = audit.PLACES[-1]
 
@@ -153,7 +154,7 @@ def test_power_is_the_level_where_there_is_no_bias_and_grows_with_it():
 
 def test_power_agrees_with_simulation(truth):
     for places in ((0,), (1,)):
-        exact, other, level = truth.exact[places], truth.other[places], audit.LEVEL
+        exact, other, level = truth.exact[places], truth.other[places], LEVEL
         [stated] = powers({places: exact}, {places: other}, 1000, level)
         seen = [compare_one(draws(other, 1000, seed), exact) < level for seed in range(150)]
         assert 0.2 < stated.power < 0.98, f"a power of {stated.power} tests nothing"
@@ -181,7 +182,7 @@ def test_what_is_surely_seen_is_seen_whatever_the_bias():
     )
     one = {(x,): 1 / V + t * ((x == 0) - (x == 1) / 1) for x in range(V)}
     assert chi_squared({x: n * p for x, p in one.items() if p > 0}, exact, n)[0] > 4 * n * t * t
-    missed = sum(compare_one(draws(even, n, seed), exact) >= audit.LEVEL for seed in range(200))
+    missed = sum(compare_one(draws(even, n, seed), exact) >= LEVEL for seed in range(200))
     assert missed <= 8, "1 in 100 may be"
 
 
@@ -210,9 +211,9 @@ def test_a_right_engine_is_right_and_its_counts_are_told(truth, faithful):
 
 
 def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shipped, tmp_path):
-    right = audit.audit(only(engines.open_nanogpt(tmp_path), "draft"), shipped, 200)
+    right = audit.audit(only(adapters.open_nanogpt(tmp_path), "draft"), shipped, 200)
     assert right.right and right.rows[0].counts["greedy"]["accepted"] > 0
-    wrong = audit.audit(only(engines.open_nanogpt(tmp_path, bug=1), "lookup"), shipped, 200)
+    wrong = audit.audit(only(adapters.open_nanogpt(tmp_path, bug=1), "lookup"), shipped, 200)
     [row] = wrong.rows
     assert row.greedy == 2 and row.refusal and not wrong.right
     assert min(test.p for test in row.tests) < 1e-12
@@ -308,20 +309,20 @@ def test_places_that_are_right_one_by_one_and_wrong_together_are_seen(truth, fai
 
     [row] = audited(truth, spoiled(paired)(faithful), samples=2000).rows
     assert row.refusal.startswith("tokens 1-3")
-    assert all(test.p > audit.LEVEL for test in row.tests[:3])
+    assert all(test.p > LEVEL for test in row.tests[:3])
 
 
 # The command
 
 
 OWN = """
-from nanogpt import engines
+from nanogpt.engines import adapters
 
 def open_engine(folder):
     assert (folder / "target" / "config.json").is_file()
     assert (folder / "wide" / "draft" / "model.safetensors").is_file()
-    ours = engines.open_nanogpt(folder)
-    return engines.Engine("mine", "7", {"plain": ours.modes["plain"]}, ours.counts)
+    ours = adapters.open_nanogpt(folder)
+    return adapters.Engine("mine", "7", {"plain": ours.modes["plain"]}, ours.counts)
 """
 
 
@@ -369,7 +370,7 @@ def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch,
         return of_its_own
 
     monkeypatch.setattr(audit, "export_pair", lambda folder, wide=False: None)
-    monkeypatch.setitem(engines.ENGINES, "elsewhere", missing)
+    monkeypatch.setitem(adapters.ENGINES, "elsewhere", missing)
     assert audit.main(arguments) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and why in said and said.count("\n") == 1
@@ -378,7 +379,7 @@ def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch,
 def test_the_command_takes_a_readers_engine_and_ends_with_that_code(tmp_path):
     own = tmp_path / "my_engine.py"
     own.write_text(OWN)
-    command = [sys.executable, "-m", "nanogpt.audit", own, "--samples", "1", "--prompt", "a"]
+    command = [sys.executable, "-m", "nanogpt", "audit", own, "--samples", "1", "--prompt", "a"]
     ended = subprocess.run(command, capture_output=True)
     assert ended.returncode == 2 and ended.stderr.startswith(b"error: 1 samples are too few")
 
@@ -389,13 +390,13 @@ def test_files_without_an_engine_are_refused(tmp_path):
     for text, why in (("x = 1", "has no function open_engine"), (returns, "returned 3, which is")):
         own.write_text(text)
         with pytest.raises(ValueError, match=why):
-            engines.open_file(own, tmp_path)
+            adapters.open_file(own, tmp_path)
 
 
 def test_transformers_is_right(shipped, tmp_path):
     pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
     export_pair(tmp_path)
-    engine = engines.open_transformers(tmp_path)
+    engine = adapters.open_transformers(tmp_path)
     report = audit.audit(engine, shipped, 100)
     assert report.right, audit.verdicts(report)
     plain, draft, lookup = (row.counts["greedy"]["passes"] for row in report.rows)

@@ -12,9 +12,9 @@ import torch
 
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import autoregressive_generate
+from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, speculative_generate
-from nanogpt.toys import random_draft, toy_target
 
 
 class NoPass:

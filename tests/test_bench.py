@@ -9,12 +9,16 @@ from statistics import median
 import pytest
 import torch
 
-from nanogpt import bench, checkpoint
-from nanogpt.bench import (
+from nanogpt import checkpoint
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts import ngram
+from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
+from nanogpt.fused import TARGETS, FusedLanguageModel
+from nanogpt.generate import Generation, Round
+from nanogpt.measure import bench
+from nanogpt.measure.bench import (
     ALL,
-    BEST_PROPOSED,
     POLICIES,
-    PROPOSERS,
     RULES,
     SHORT,
     Pair,
@@ -28,20 +32,16 @@ from nanogpt.bench import (
     parse_arguments,
     picture,
     policy_of,
-    prompts_of,
     run,
     settings_of,
     summary,
 )
-from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts import BEST, BEST_BLOCKS, DRAFTS, ngram
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Generation, Round
+from nanogpt.measure.clock import prompts_of
+from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 from nanogpt.theory import best_K, expected_tokens
-from nanogpt.toys import random_draft, toy_target
 
 
 def test_it_prints_a_row_for_each_combination(capsys, tmp_path):

@@ -5,15 +5,15 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt import checkpoint
-from nanogpt.checks import exact_continuations
 from nanogpt.drafts import parallel
 from nanogpt.drafts.parallel import BlockDraft, BlockDrafter
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Tree, autoregressive_generate
 from nanogpt.model import side_by_side
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import deep_toy, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import deep_toy, toy_target
 from nanogpt.train import guess_blocks, make_optimizer, train_block
 from nanogpt.tree import Layered, tree_generate
 

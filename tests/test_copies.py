@@ -6,20 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from nanogpt import bench, checkpoint, checks
+from nanogpt import checkpoint
 from nanogpt.cache import cache_length, keep_path
-from nanogpt.checks import exact_continuations, tensors
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.itself import CopyDraft, int8_product, quantized, round_to, sink_and_window
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Round, Text, autoregressive_generate, prefill
+from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.paged import BlockPool
+from nanogpt.proof.checks import exact_continuations, tensors
+from nanogpt.proof.decoders import loop
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import Watched, deep_toy
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import Server, batch_generate
-from nanogpt.toys import Watched, deep_toy
+from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.paged import BlockPool
+from nanogpt.serving.server import Server
 from nanogpt.tree import tree_generate, verify_tree
 
 both = pytest.mark.parametrize("form", TARGETS)
@@ -243,7 +246,7 @@ def test_entries_that_are_kept_change_the_text():
             for mine, layer in zip(kept[0], right, strict=True)
         )
 
-    broken = checks.loop("tree_generate", "tree", {"keep_path": keep_the_copys})
+    broken = loop("tree_generate", "tree", {"keep_path": keep_the_copys})
     for bits, n, wrong in ((2, 1, False), (2, 3, True)):
         draft = Hoarder(quantized(target, bits), 1)
         got = enumerate_outcomes(
@@ -360,7 +363,7 @@ def test_on_the_shipped_target_more_bits_and_more_entries_guess_better():
     target, tokenizer = checkpoint.load()
     tokens = torch.tensor(tokenizer.encode(load_corpus().text))
     fused = FusedLanguageModel(target)
-    prompts = bench.prompts_of(train_val_split(tokens)[1], 4)
+    prompts = prompts_of(train_val_split(tokens)[1], 4)
 
     def alpha(draft):
         made = [

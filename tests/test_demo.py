@@ -2,8 +2,8 @@
 
 import pytest
 
-from nanogpt.bench import BEST_PROPOSED, PROPOSERS
-from nanogpt.demo import main, parse_arguments
+from nanogpt.commands.demo import main, parse_arguments
+from nanogpt.drafts.shipped import BEST_PROPOSED, PROPOSERS
 
 
 def test_it_prints_both_texts_and_what_they_took(capsys):

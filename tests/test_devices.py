@@ -8,18 +8,32 @@ import torch
 from conftest import REAL, make_model
 from pretend import Pretend
 
-from nanogpt import bench, checkpoint, demo
-from nanogpt.checks import SLOW_CHECKS, decoder, eagle_decoder, tree_decoder
-from nanogpt.checks_serving import SERVING_CHECKS, ahead_decoder, paged_decoder, server_decoder
-from nanogpt.drafts import DRAFTS, ahead, eagle, itself, lookup, parallel, transformer
+from nanogpt import checkpoint
+from nanogpt.commands import demo
+from nanogpt.drafts import ahead, eagle, itself, parallel, transformer
+from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
+from nanogpt.drafts.shipped import DRAFTS
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
+from nanogpt.measure import bench
+from nanogpt.measure.clock import clock
 from nanogpt.model import GPTConfig, tree_mask
-from nanogpt.paged import on_pool
+from nanogpt.proof.checks import SLOW_CHECKS
+from nanogpt.proof.checks_serving import SERVING_CHECKS
+from nanogpt.proof.decoders import (
+    ahead_decoder,
+    decoder,
+    eagle_decoder,
+    paged_decoder,
+    server_decoder,
+    tree_decoder,
+)
+from nanogpt.proof.toys import SelfDraft, Watched, random_draft, random_head
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import batch_generate
+from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.paged import on_pool
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import SelfDraft, Watched, random_draft, random_head
 from nanogpt.train import (
     distil,
     evaluate,
@@ -32,7 +46,7 @@ from nanogpt.train import (
     train_layerskip,
     train_mtp,
 )
-from nanogpt.tree import Grown, tree_generate
+from nanogpt.tree import tree_generate
 
 FORMS = {
     "per-head": lambda target: target,
@@ -229,8 +243,8 @@ READERS = {  # of the target's knowledge: from a model and its form
     "medusa-tree": lambda model, target: medusa(model, [-1, -1, 0], [0, 1, 0]),
     "block-apart": lambda model, target: block_draft(model, target, markov=False),
     "block-markov": lambda model, target: block_draft(model, target, markov=True),
-    "jacobi": lambda model, target: lookup.JacobiDraft(11, 3),
-    "lookahead": lambda model, target: lookup.LookaheadDraft(11, 3, 3, 3),
+    "jacobi": lambda model, target: JacobiDraft(11, 3),
+    "lookahead": lambda model, target: LookaheadDraft(11, 3, 3, 3),
     "ahead": lambda model, target: ahead_draft(model),
 }
 
@@ -373,7 +387,7 @@ def test_the_clock_waits_for_a_gpu_before_it_starts_and_before_it_stops(monkeypa
     seen = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("waited"))
-    bench.clock(lambda: seen.append("worked"))
+    clock(lambda: seen.append("worked"))
     assert seen == ["waited", "worked", "waited"]
     seen.clear()
     bench.Timed(lambda: seen.append("worked"))()

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.checks import CHECKS
 from nanogpt.data import DATA_DIR, CharTokenizer, load_corpus, train_val_split
-from nanogpt.drafts import BEST, DRAFTS, ngram, transformer
+from nanogpt.drafts import ngram, transformer
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.drafts.ngram import (
     NGramAutomaton,
@@ -21,11 +20,13 @@ from nanogpt.drafts.ngram import (
     fit_rows,
     largest_overlap,
 )
+from nanogpt.drafts.shipped import BEST, DRAFTS
 from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_start
 from nanogpt.generate import autoregressive_generate
+from nanogpt.proof.checks import CHECKS
+from nanogpt.proof.toys import SelfDraft, random_draft, toy_target
 from nanogpt.sampling import SUMS, RandomSource, Sampling
 from nanogpt.speculative import draft_tokens, speculative_generate
-from nanogpt.toys import SelfDraft, random_draft, toy_target
 from nanogpt.train import distil, make_optimizer
 
 

@@ -10,23 +10,19 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt import checkpoint
-from nanogpt.checks import (
-    SLOW_CHECKS,
-    check_incremental,
-    eagle_decoder,
-    exact_continuations,
-    forced_q,
-)
 from nanogpt.data import DATA_DIR, STAND_IN_FILE, get_batch, read_stand_in, train_val_split
 from nanogpt.drafts import eagle
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree, alpha_by_depth
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.gallery import BUGS, mutant
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.model import causal_mask
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import SLOW_CHECKS, check_incremental, exact_continuations, forced_q
+from nanogpt.proof.decoders import eagle_decoder
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.gallery import mutant
+from nanogpt.proof.toys import deep_toy, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import deep_toy, random_head, toy_target
 from nanogpt.train import make_optimizer, train_eagle
 from nanogpt.tree import Layered, tree_generate
 

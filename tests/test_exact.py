@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
 
 
 def p(*values):

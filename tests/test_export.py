@@ -12,13 +12,15 @@ import safetensors.torch
 import torch
 from torch.nn import functional as F
 
-from nanogpt import bench, checkpoint, export
-from nanogpt.audit import TIE, behind_the_best
+from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
+from nanogpt.engines import export
+from nanogpt.engines.audit import TIE, behind_the_best
 from nanogpt.generate import autoregressive_generate
+from nanogpt.measure.clock import prompts_of
+from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import Sampling
-from nanogpt.toys import toy_target
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
 FILES |= {"tokenizer_config.json"}
@@ -117,7 +119,7 @@ def test_a_vocabulary_that_is_not_ascii_is_refused_before_anything_is_written(tm
 
 def test_a_folder_that_is_a_file_or_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("mine")
-    command = [sys.executable, "-m", "nanogpt.export", "--out", str(tmp_path / "file")]
+    command = [sys.executable, "-m", "nanogpt", "export", "--out", str(tmp_path / "file")]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 1 and ran.stdout == ""
     assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
@@ -201,9 +203,7 @@ def test_their_greedy_texts_are_ours(loaded):
     text = torch.tensor(
         tokenizer.encode("What say you to my suit? I will not hear thee speak. " * 9)
     )
-    prompts = [
-        prompt[: 5 + i] for i, prompt in enumerate(bench.prompts_of(text, 5 if wide else 20))
-    ]
+    prompts = [prompt[: 5 + i] for i, prompt in enumerate(prompts_of(text, 5 if wide else 20))]
     right = [autoregressive_generate(ours, p, 100, Sampling(0)).tokens for p in prompts]
     passes = []
     hook = target.register_forward_hook(lambda *_: passes.append(1))

@@ -4,9 +4,9 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from nanogpt import figures
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import Generation, Round
+from nanogpt.show import figures
 
 
 def png_size(png):

@@ -6,12 +6,12 @@ from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, keep_path
-from nanogpt.checks import exact_continuations, tensors
 from nanogpt.drafts import itself
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Round, Text, Tree, autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.proof.checks import exact_continuations, tensors
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.train import layer_dropout, make_optimizer, train_exits, train_layerskip

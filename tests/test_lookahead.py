@@ -5,13 +5,13 @@ import gc
 import pytest
 import torch
 
-from nanogpt.checks import exact_continuations
-from nanogpt.drafts.lookup import JacobiDraft, LookaheadDraft, NGramPool
-from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft, NGramPool
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import Watched, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import Watched, toy_target
 from nanogpt.tree import tree_generate
 
 both = pytest.mark.parametrize("form", TARGETS)

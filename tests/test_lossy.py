@@ -7,21 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt import figures
-from nanogpt.checks import exact_continuations
-from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.drafts.grown import Grown
 from nanogpt.generate import Tree, autoregressive_generate
-from nanogpt.rules import (
+from nanogpt.lossy import (
     accept_mixture,
     accept_relaxed,
     accept_thresholds,
-    accept_tree,
     accept_typical,
     longest_path,
 )
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import TableDraft, random_draft, toy_target
+from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import TableDraft, random_draft, toy_target
-from nanogpt.tree import Grown, tree_generate
+from nanogpt.show import figures
+from nanogpt.tree import tree_generate
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]  # toy T
 GOOD_P, GOOD_Q = [0.7, 0.2, 0.06, 0.04], [0.6, 0.25, 0.09, 0.06]

@@ -5,15 +5,15 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt import checkpoint
-from nanogpt.checks import exact_continuations
 from nanogpt.drafts import eagle
 from nanogpt.drafts.eagle import EagleDraft, EagleHead
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import toy_target
 from nanogpt.train import make_optimizer, mtp_loss, train, train_mtp
 from nanogpt.tree import tree_generate
 

@@ -7,28 +7,29 @@ import sys
 import pytest
 import torch
 
-from nanogpt import serve
-from nanogpt.checks import CHECKS, SLOW_CHECKS, TREE_CHECKS, decoder, eagle_decoder, tree_decoder
-from nanogpt.checks_serving import (
-    SERVING_CHECKS,
-    WatchedRows,
-    ahead_decoder,
-    check_alone,
-    check_outcomes,
-    paged_decoder,
-    server_decoder,
-)
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import PreallocatedCache
-from nanogpt.gallery import BUGS, edited, mutant, served, twin
 from nanogpt.generate import Generation
-from nanogpt.paged import on_pool
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import CHECKS, SLOW_CHECKS, TREE_CHECKS
+from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows, check_alone, check_outcomes
+from nanogpt.proof.decoders import (
+    ahead_decoder,
+    decoder,
+    eagle_decoder,
+    paged_decoder,
+    server_decoder,
+    tree_decoder,
+)
+from nanogpt.proof.gallery import edited, mutant, served, twin
+from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import batch_generate
+from nanogpt.serving import server
+from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.paged import on_pool
 from nanogpt.speculative import accept_reject, speculative_generate
-from nanogpt.toys import random_draft, toy_target
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
@@ -161,9 +162,9 @@ def test_an_unedited_mutant_of_a_serving_decoder_is_correct(name):
 
 
 def test_the_preemption_check_preempts_requests_that_have_guesses(monkeypatch):
-    lost, forget = [], serve.Request.forget
+    lost, forget = [], server.Request.forget
     monkeypatch.setattr(
-        serve.Request, "forget", lambda self: (lost.append(len(self.tree.tokens)), forget(self))
+        server.Request, "forget", lambda self: (lost.append(len(self.tree.tokens)), forget(self))
     )
     SERVING_CHECKS["preemption"](server_decoder())
     assert max(lost) == 3 and sum(lost) > 100
@@ -245,7 +246,7 @@ def test_a_twin_has_the_classes_and_the_sharing_of_the_original():
     assert other.also is other.cache is other.cache.itself is not target.cache
     assert {type(x).__module__ for x in (other, other.cache)} == {
         "nanogpt_with_a_bug.fused",
-        "nanogpt_with_a_bug.paged",
+        "nanogpt_with_a_bug.serving.paged",
     }
     assert other.kind is not PreallocatedCache and other.kind.__name__ == "PreallocatedCache"
     assert other.cache.unused is not target.cache.unused, "the caller's pool stays as it is"

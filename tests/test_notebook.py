@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nanogpt.notebook import add_to, attempt, your_guess
+from nanogpt.course.notebook import add_to, attempt, your_guess
 
 
 def check_doubling(double):

@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from nanogpt import checkpoint, export
+from nanogpt import checkpoint
+from nanogpt.engines import export
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")

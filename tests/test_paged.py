@@ -8,19 +8,22 @@ import pytest
 import torch
 from conftest import TINY, make_model
 
-from nanogpt import checkpoint, serve
-from nanogpt.cache import cache_length, joined, keep_path, trim_kv_cache
-from nanogpt.checks import CHECKS, tensors
+from nanogpt import checkpoint
+from nanogpt.cache import cache_length, keep_path, trim_kv_cache
+from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Round, Text, autoregressive_generate, prefill
 from nanogpt.model import tree_mask
-from nanogpt.paged import BlockPool, PagedCache, PoolFull, SharedText, on_pool
+from nanogpt.proof.checks import CHECKS, tensors
+from nanogpt.proof.toys import Watched, deep_toy, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import Request, Seat, Server, batch_generate, batch_round
+from nanogpt.serving import server as serve
+from nanogpt.serving.batch import Seat, batch_generate, batch_round, joined
+from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, SharedText, on_pool
+from nanogpt.serving.server import Request, Server
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import Watched, deep_toy, random_draft, toy_target
-from nanogpt.tree import Grown, tree_generate
+from nanogpt.tree import tree_generate
 
 SIZES = (1, 3, 4, 16)
 

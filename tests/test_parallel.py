@@ -7,14 +7,14 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt import checkpoint
-from nanogpt.checks import exact_continuations
 from nanogpt.drafts import parallel
 from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.toys import toy_target
 from nanogpt.train import make_optimizer, medusa_loss, train_heads
 from nanogpt.tree import tree_generate
 

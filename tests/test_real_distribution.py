@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.checks import chi_squared, chi_squared_limit
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.bigram import BigramDraftModel
-from nanogpt.gallery import BUGS, mutant
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.gallery import mutant
+from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.checks import exact_continuations, tree_decoder
-from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.drafts.grown import Grown
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.gallery import BUGS, mutant
 from nanogpt.generate import Tree, autoregressive_generate
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.decoders import tree_decoder
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.gallery import mutant
+from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import accept_reject, residual, speculative_generate
-from nanogpt.toys import TableDraft, random_draft, toy_target
-from nanogpt.tree import Grown, tree_generate
+from nanogpt.tree import tree_generate
 
 RULES = (accept_tree, accept_traversal)
 SIBLINGS = ("with", "without", "fixed")

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.sampling import (
-    SUMS,
-    RandomSource,
-    RowMemory,
-    Sampling,
-    Table,
-    cumulative,
-    table_rows,
-)
+from nanogpt.sampling import SUMS, RandomSource, RowMemory, Sampling, Table, cumulative, table_rows
 
 LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
 

@@ -6,28 +6,31 @@ import pytest
 import torch
 from conftest import TINY, make_model
 
-from nanogpt import bench
-from nanogpt.adaptive import by_entropy
-from nanogpt.cache import joined, keep_path, rows, trim_kv_cache
-from nanogpt.checks import tensors
+from nanogpt.cache import keep_path, trim_kv_cache
+from nanogpt.drafts.adaptive import by_entropy
 from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.measure import bench
+from nanogpt.proof.checks import tensors
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import Watched, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import (
+from nanogpt.serving.batch import (
     Seat,
     batch_generate,
     batch_mask,
     batch_round,
+    joined,
     propose,
+    rows,
     verify_batch,
 )
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import Watched, deep_toy, random_draft, random_head, toy_target
-from nanogpt.tree import Grown, Layered, tree_generate, tree_mask, verify_tree
+from nanogpt.tree import Layered, tree_generate, tree_mask, verify_tree
 
 every_form = pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
 WINDOW, V = 8, 7

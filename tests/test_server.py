@@ -6,20 +6,23 @@ import random
 import pytest
 import torch
 
-from nanogpt import checkpoint, load, serve
+from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.drafts import ngram
 from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import CopyDraft
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
-from nanogpt.paged import BlockPool
+from nanogpt.measure import traffic
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import Request, Server, schedule
+from nanogpt.serving import server as serve
+from nanogpt.serving.batch import verify_batch
+from nanogpt.serving.paged import BlockPool
+from nanogpt.serving.server import Request, Server, schedule
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import deep_toy, random_draft, random_head, toy_target
-from nanogpt.tree import Grown
 
 TOY, DRAFT = toy_target(5, 12), random_draft(5)
 FUSED = FusedLanguageModel(TOY)
@@ -190,7 +193,7 @@ def test_guesses_fit_into_what_was_reserved(K, capacity, n_new, monkeypatch, pre
         filled.append(sum(cache_length(new_kvs) for *_, new_kvs in verified))
         return verified
 
-    pass_of = serve.verify_batch
+    pass_of = verify_batch
     monkeypatch.setattr(serve, "verify_batch", watched)
     server = Server(target, DRAFT, K, rows=3, capacity=capacity)
     for prompt in ([0], [1, 2]):
@@ -247,7 +250,7 @@ def test_settings_out_of_range_are_refused(settings, complaint):
 def test_an_interrupted_step_loses_nothing(form, monkeypatch):
     """Wherever Ctrl-C comes in, step can be called again, and the texts are the same."""
     asked = [([1, 2, 3], 14), ([4], 9), ([0] * 8, 11)]
-    pass_of, accept = serve.verify_batch, serve.accept_tree
+    pass_of, accept = verify_batch, serve.accept_tree
 
     def interrupted(do, after, before=False):
         def once(*args):
@@ -365,7 +368,7 @@ def test_a_replay_takes_the_steps_of_the_server(monkeypatch):
     rnd, draft = random.Random(0), random_draft(5, seed=3)
     prompts = [[rnd.randrange(5) for _ in range(rnd.randrange(1, 6))] for _ in range(12)]
     lengths = [rnd.randrange(2, 7) for _ in prompts]  # no text reaches the window
-    traces = load.record(TOY, draft, prompts, lengths, 4)
+    traces = traffic.record(TOY, draft, prompts, lengths, 4)
     assert [len(trace.right) for trace in traces] == lengths
     assert max(max(trace.right) for trace in traces) > 0
     arriving, told = [0.0] * 6 + [2.5] * 6, []
@@ -377,9 +380,9 @@ def test_a_replay_takes_the_steps_of_the_server(monkeypatch):
     def K(running):
         return 4 if running < 3 else 1
 
-    monkeypatch.setattr(load.functools, "cache", lambda f: f)  # `told` is to see every step
-    run = load.replay(traces, arriving, K, step_time, rows=4, budget=9, width=3)
-    server, written = load.Logged(FUSED, draft, K, rows=4, budget=9, width=3), {}
+    monkeypatch.setattr(traffic.functools, "cache", lambda f: f)  # `told` is to see every step
+    run = traffic.replay(traces, arriving, K, step_time, rows=4, budget=9, width=3)
+    server, written = traffic.Logged(FUSED, draft, K, rows=4, budget=9, width=3), {}
     for step in range(len(told)):
         for prompt, n, at in zip(prompts, lengths, arriving, strict=True):
             if step - 1 < at <= step:
@@ -394,8 +397,8 @@ def test_a_replay_takes_the_steps_of_the_server(monkeypatch):
 
 
 def test_a_closed_loop_never_has_more_requests_than_clients():
-    traces = [load.Trace(4, [0, 1, 0]), load.Trace(2, [1, 0])]
-    run = load.replay(traces, [0.0] * 3 + [float("inf")] * 9, lambda _: 1, lambda *_: 0.5, 3)
+    traces = [traffic.Trace(4, [0, 1, 0]), traffic.Trace(2, [1, 0])]
+    run = traffic.replay(traces, [0.0] * 3 + [float("inf")] * 9, lambda _: 1, lambda *_: 0.5, 3)
     assert len(run.requests) == 12 and run.steps[:, 1].max() <= 3
     later = run.requests[3:, 0]
     assert set(later) <= set(run.requests[:, 2])  # each arrives when one is done
@@ -403,17 +406,17 @@ def test_a_closed_loop_never_has_more_requests_than_clients():
 
 def test_a_load_is_served_for_real():
     server = Server(FUSED, DRAFT, 2)
-    run = load.serve(server, [[1, 2], [3]], [5, 4], load.arrivals(1000.0, 6))
+    run = traffic.serve(server, [[1, 2], [3]], [5, 4], traffic.arrivals(1000.0, 6))
     assert run.requests[:, 3].tolist() == [5, 4] * 3 and not server.requests
     assert (run.first > 0).all() and (run.each >= 0).all() and len(run.steps) > 0
-    gaps = load.arrivals(50.0, 4000)
+    gaps = traffic.arrivals(50.0, 4000)
     assert (gaps[1:] > gaps[:-1]).all() and 75 < gaps[-1] < 85
 
 
 def test_the_time_of_a_step_is_measured_in_its_parts():
     target, draft = checkpoint.load()[0], ngram.load()
     prompts, lengths = [[i] * 9 for i in range(48)], [5] * 48
-    cost = load.StepTime.measured(FusedLanguageModel(target), draft, prompts, lengths, (1, 4), 4)
+    cost = traffic.StepTime.measured(FusedLanguageModel(target), draft, prompts, lengths, (1, 4), 4)
     assert cost(1, 1, 0) > 0 and min(cost.fixed, cost.per_row, cost.per_guess) >= 0
     assert cost(4, 8, 0) >= cost(2, 8, 0) >= cost(1, 2, 0) >= cost.passes[1, 1]
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt import bench, checkpoint, sizing
+from nanogpt import checkpoint
+from nanogpt.commands.size import batches_of, counted, main, model_of, number_of
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.sizing import (
+from nanogpt.measure import bench
+from nanogpt.measure.sizing import (
     GPUS,
     MODELS,
     Gpu,
@@ -32,6 +33,7 @@ from nanogpt.sizing import (
     pass_flops,
     pass_seconds,
 )
+from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.theory import expected_tokens
 
 
@@ -101,7 +103,7 @@ def test_two_gpus_for_156_gb_forget_the_cache():
     assert two.capacity() == 0
     assert Plan(BIG, GPUS["A100"], 2, SMALL, utilisation=1.0).texts() == 4
     with pytest.raises(ValueError, match="take 3 GPUs"):
-        sizing.batches_of(two)
+        batches_of(two)
 
 
 def test_published_speed_ups_are_reproduced_or_corrected():
@@ -246,13 +248,13 @@ def test_a_models_config_is_counted(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     for given in (path, tmp_path):
-        shape = sizing.model_of(str(given))
+        shape = model_of(str(given))
         assert (shape.parameters, shape.per_token) == (8_030_261_248, 128 * 2**10)
-    assert sizing.model_of(str(path), 0.5).weights == 8_030_261_248 / 2
+    assert model_of(str(path), 0.5).weights == 8_030_261_248 / 2
     path.write_text(json.dumps(MIXTRAL))
-    shape = sizing.model_of(str(path))
+    shape = model_of(str(path))
     assert shape.parameters == 46_702_792_704 and round(shape.active / 1e9, 1) == 12.9
-    tied = sizing.counted(LLAMA | {"tie_word_embeddings": True}, "it")
+    tied = counted(LLAMA | {"tie_word_embeddings": True}, "it")
     assert tied.parameters == 8_030_261_248 - 128256 * 4096
 
 
@@ -261,14 +263,14 @@ def test_a_models_config_is_counted(tmp_path):
     [("70e9", 7e10), ("70B", 7e10), (".5t", 5e11), ("80GB", 8e10), ("2x8x128", 2048), ("7", 7)],
 )
 def test_numbers_as_people_write_them(text, number):
-    assert sizing.number_of(text) == number
+    assert number_of(text) == number
 
 
 def test_the_command_prints_a_table_and_draws_it(tmp_path, capsys):
     path = tmp_path / "gain.png"
     plan = ["--target", "llama-3-70b", "--draft", "llama-3-8b", "--gpus", "4"]
     plan += ["--picture", str(path)]
-    sizing.main(plan)
+    main(plan)
     shown = capsys.readouterr().out
     for part in ("287,737 tokens, 143 texts", "451,660, 225", "140.0 GB", "320.0 KiB"):
         assert part in shown
@@ -278,16 +280,16 @@ def test_the_command_prints_a_table_and_draws_it(tmp_path, capsys):
         gains = [round(PAIR.speed_up(int(row[0]), K), 2) for K in (1, 3, 5, 8)]
         assert [float(x) for x in row[2:6]] == pytest.approx(gains, abs=0.011)
     assert path.read_bytes().startswith(b"\x89PNG")
-    sizing.main(["--target", "8B,32,2x8x128", "--bytes", "1", "--gpu", "24G,0.3T,121T"])
+    main(["--target", "8B,32,2x8x128", "--bytes", "1", "--gpu", "24G,0.3T,121T"])
     assert "8.0 GB" in capsys.readouterr().out
-    sizing.main(["--target", "8B,32,2x8x128", "--bytes", "1", "--gpu", "L4", "--overhead", "5"])
+    main(["--target", "8B,32,2x8x128", "--bytes", "1", "--gpu", "L4", "--overhead", "5"])
     one = Plan(Shape(8e9, 32, 2048, 1), GPUS["L4"], overhead=0.005)
     assert f"\n    1   {one.rate(1, 0):15,.0f} " in capsys.readouterr().out, "milliseconds"
-    sizing.main(["--target", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--batch", "100"])
+    main(["--target", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--batch", "100"])
     shown = capsys.readouterr().out
     assert "K=5: slower with 2 to 5 texts" in shown and "K=3: pays up to 100 texts" in shown
     assert "without" not in shown, "there is no draft"
-    sizing.main(["--target", "1B,16,64", "--gpu", "H200", "--gpus", "8", "--context", "1"])
+    main(["--target", "1B,16,64", "--gpu", "H200", "--gpus", "8", "--context", "1"])
     assert "4,096 texts" in capsys.readouterr().out, "and not one batch after another for ever"
 
 
@@ -312,7 +314,7 @@ REFUSED = {
 @pytest.mark.parametrize(("given", "said"), REFUSED.values(), ids=REFUSED)
 def test_a_plan_that_cannot_be_is_refused_in_one_line(given, said):
     with pytest.raises(ValueError, match=said) as refused:
-        sizing.main(given)
+        main(given)
     assert "\n" not in str(refused.value)
 
 
@@ -324,7 +326,7 @@ def test_a_config_that_cannot_be_counted_is_refused(config, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(config)
     with pytest.raises(ValueError, match=r"config.json (cannot be read|has )") as refused:
-        sizing.model_of(str(path))
+        model_of(str(path))
     assert "\n" not in str(refused.value)
 
 

@@ -9,12 +9,13 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
-from nanogpt.checks import check_greedy, check_lossless
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.ngram import count_ngrams
-from nanogpt.exact import enumerate_outcomes, total_variation
 from nanogpt.generate import autoregressive_generate, prefill
+from nanogpt.proof.checks import check_greedy, check_lossless
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import (
@@ -24,7 +25,6 @@ from nanogpt.speculative import (
     speculative_generate,
     verify_candidates,
 )
-from nanogpt.toys import SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
 
 
 def rows(*values):

@@ -7,10 +7,10 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt.cache import cache_length, trim_kv_cache
-from nanogpt.checks import tensors
 from nanogpt.fused import TARGETS
 from nanogpt.generate import prefill
 from nanogpt.model import Begun
+from nanogpt.proof.checks import tensors
 from nanogpt.tree import tree_mask
 
 DEEP = dataclasses.replace(TINY, n_layer=4)

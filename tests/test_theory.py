@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nanogpt.exact import enumerate_outcomes
+from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.sampling import RandomSource
 from nanogpt.theory import (
     best_K,

@@ -85,7 +85,7 @@ def test_a_training_that_was_stopped_reaches_the_same_weights(
 def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
     out = tmp_path / "m.safetensors"
     small = [*SMALL, "--steps=100000"]  # never done within the test
-    command = [sys.executable, "-m", "nanogpt.train", f"--out={out}", *small]
+    command = [sys.executable, "-m", "nanogpt", "train", f"--out={out}", *small]
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -109,7 +109,7 @@ def test_a_full_disk_ends_training_in_one_line_and_leaves_no_half_of_a_file(tmp_
     resource = pytest.importorskip("resource", reason="needs limits on the size of files")
     out = tmp_path / "m.safetensors"
     state = out.with_suffix(".training.safetensors")
-    command = [sys.executable, "-m", "nanogpt.train", f"--out={out}", *SMALL]
+    command = [sys.executable, "-m", "nanogpt", "train", f"--out={out}", *SMALL]
     done = subprocess.run(
         command,
         capture_output=True,

@@ -7,14 +7,15 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt.cache import cache_length, keep_path
-from nanogpt.checks import tensors
-from nanogpt.exact import enumerate_outcomes, total_variation
+from nanogpt.drafts.grown import Grown, path_values, sparse_tree
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.proof.checks import tensors
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import Watched, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.toys import Watched, random_draft, toy_target
-from nanogpt.tree import Grown, path_values, sparse_tree, tree_generate, tree_mask, verify_tree
+from nanogpt.tree import tree_generate, tree_mask, verify_tree
 
 SIBLINGS = ("with", "without", "fixed")
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}

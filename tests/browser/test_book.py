@@ -6,7 +6,7 @@ import pytest
 from pages import DESKTOP, PHONE
 from series import NOTEBOOKS, ROOT, cells
 
-from nanogpt.gallery import BUGS
+from nanogpt.proof.bugs import BUGS
 
 SITE = ROOT / "build" / "book"
 PAGES = ["index.html", "see.html", "run.html", "gallery.html", "explorer.html", "player.html"]

@@ -11,8 +11,9 @@ from pages import PHONE, assert_leads_back
 from series import ROOT
 
 from nanogpt import checkpoint
-from nanogpt.bench import BEST_PROPOSED, DRAFTS, PROPOSERS
 from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts.shipped import BEST_PROPOSED, PROPOSERS
+from nanogpt.measure.bench import DRAFTS
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 from nanogpt.tree import tree_generate

@@ -1,0 +1,1 @@
+"""Is your draft better? A template, a referee, and a race."""

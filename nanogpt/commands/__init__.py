@@ -1,0 +1,1 @@
+"""Commands that are nothing else: `nanogpt demo` and `nanogpt size`."""

@@ -1,0 +1,121 @@
+"""Chapter 03: the judge of *Your turn*, and the chapter's own pictures.
+
+The turn: the counted table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import matplotlib as mpl
+import torch
+from torch import Tensor
+
+from nanogpt.show.diagrams import arrow, box, sheet, words
+from nanogpt.show.figures import GREY, STYLE, Picture, shown
+
+
+def judge(mine: Callable) -> None:
+    """*Your turn* of 03: the table of pairs, one added to each count, of three small texts.
+
+    mine(tokens (N,), V) returns rows of probabilities (V, V), as a tensor, an array or lists.
+    Raises AssertionError for a changed text, a wrong shape, or a wrong entry, with its likely slip.
+    """
+    for text, V in (([0, 1, 0, 0, 1, 0, 2], 3), ([2, 2, 2, 0], 5), ([3, 0, 1] * 9 + [3, 3], 4)):
+        tokens = torch.tensor(text)
+        try:
+            table = mine(tokens, V)
+        except NotImplementedError:
+            raise
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise AssertionError(
+                f"in the text {text} of {V} possible tokens yours raised: {error}; is there room "
+                "for pairs, and tokens, that never occur?"
+            ) from error
+        assert tokens.tolist() == text, "the tokens you were given have changed; leave them alone"
+        assert table is not None, "nothing came back: return a (V, V) table"
+        try:
+            if isinstance(table, (tuple, list)):  # of rows of any kind
+                table = torch.stack([torch.as_tensor(row) for row in table])
+            table = torch.as_tensor(table, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = f"return a (V, V) table: a tensor, an array or a list of rows; {error}"
+            raise AssertionError(message) from error
+        assert table.shape == (V, V), (
+            f"for V = {V} the table has shape {tuple(table.shape)}, not ({V}, {V}): a row for each "
+            "token of the vocabulary, even one that never occurs"
+        )
+        right = counted(text, V) + 1
+        right = right / right.sum(1, keepdim=True)
+        off = (table - right).abs()
+        if not bool((off < 1e-6).all()):  # also where it is NaN
+            i, j = divmod(int(off.nan_to_num(nan=9.0).argmax()), V)  # the worst
+            raise AssertionError(
+                f"in the text {text}, token {j} after token {i} gets {table[i, j]:.3f}, not "
+                f"{right[i, j]:.3f}: {slip_of_table(table, text, V)}"
+            )
+
+
+def counted(text: list[int], V: int) -> Tensor:
+    """How often token j follows token i in the text, (V, V)."""
+    counts = torch.zeros(V, V, dtype=torch.float64)
+    for i, j in pairwise(text):
+        counts[i, j] += 1
+    return counts
+
+
+def slip_of_table(table: Tensor, text: list[int], V: int) -> str:
+    """What somebody probably did who made this table (V, V) of the text: a sentence that helps."""
+    n = counted(text, V)
+    slips = {
+        "the table is on its side: row i is for what comes after token i": n.T + 1,
+        "the last pair is missing: N tokens have N-1 pairs": counted(text[:-1], V) + 1,
+        "a text has an end: the last token has no follower": counted([*text, text[0]], V) + 1,
+        "a pair that occurs twice counts twice": n.clamp(max=1) + 1,
+        "add one to every count before you divide": n,
+    }
+    for why, counts in slips.items():
+        if torch.allclose(table, counts / counts.sum(1, keepdim=True), equal_nan=True):
+            return why
+    sums = table.sum(1)
+    if not bool(((sums - 1).abs() < 1e-6).all()):
+        said = ", ".join(f"{s:.3g}" for s in sums.tolist())
+        return (
+            f"the rows sum to {said}, not to 1: after counting, divide each row by its own sum "
+            "(keepdim=True makes the sums a column)"
+        )
+    return "count the pairs by hand and compare"
+
+
+@mpl.rc_context(STYLE)
+def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -> Picture:
+    """How a table drafts: the current character picks a row, a draw from it picks the next row.
+
+    q: the row (V,) that each guess was drawn from; its likeliest few entries are shown.
+    """
+    axes = sheet(
+        "The current character picks a row; the draw picks the next", 8.8, 0.95 * len(guesses) + 0.9
+    )
+    for i, (before, drawn) in enumerate(zip([current, *guesses], guesses, strict=False)):
+        y, row = 2 + 9.5 * i, dict(zip(chars, q[i].tolist(), strict=True))
+        best = sorted(row, key=row.get, reverse=True)[:6]
+        best += [drawn] * (drawn not in best)
+        box(axes, 9, y, 6, 5, shown(before), "draft" if i else "target")
+        words(axes, 1, y + 2.5, f"guess {i}" if i else "current", ha="left")
+        arrow(axes, (15, y + 2.5), (23, y + 2.5))
+        words(axes, 19, y + 1.1, "its row", fontsize=9)
+        for j, char in enumerate(best):
+            x, text = 23 + 9 * j, f"{shown(char)}  {row[char]:.2f}"
+            box(axes, x, y, 8.4, 5, text, "draft" if char == drawn else "plain")
+            if char == drawn:
+                axes.plot([x + 4.2, x + 4.2, 12], [y + 5, y + 7.2, y + 7.2], color=GREY)
+                arrow(axes, (12, y + 7.2), (12, y + 9.5))
+                words(axes, x + 3.4, y + 6.3, "drawn", ha="right", fontsize=9)
+        if len(row) > len(best):
+            words(axes, 23 + 9 * len(best), y + 2.5, "…", ha="left")
+    end = 2 + 9.5 * len(guesses)
+    box(axes, 9, end, 6, 5, shown(guesses[-1]), "draft")
+    words(axes, 1, end + 2.5, f"guess {len(guesses)}", ha="left")
+    words(axes, 19, end + 2.5, "each guess keeps the whole row that it was drawn from", ha="left")
+    return axes.figure

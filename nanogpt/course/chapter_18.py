@@ -1,0 +1,232 @@
+"""Chapter 18: the judge of *Your turn*, and the chapter's own pictures.
+
+The turn: typical acceptance.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanogpt.generate import Tree
+from nanogpt.lossy import longest_path
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.show.diagrams import KINDS, sheet, words
+from nanogpt.show.figures import ACCEPTED, GREY, RESAMPLED, STYLE, TARGET, Picture
+
+EVEN, SURE = [0.25] * 4, [0.0, 1.0, 0.0, 0.0]
+LEANS, TAIL = [0.6, 0.2, 0.15, 0.05], [0.05, 0.7, 0.2, 0.05]
+
+CASES = {  # name: (tokens, parents, p (N+1, 4), epsilon, delta)
+    "no guess at all": ([], [], [LEANS], 0.09, 0.3),
+    "one unlikely guess": ([3], [-1], [TAIL, EVEN], 0.09, 0.3),
+    "a chain of two likely guesses": ([1, 0], [-1, 0], [TAIL, LEANS, TAIL], 0.09, 0.3),
+    "a chain whose second guess is unlikely": ([1, 3], [-1, 0], [TAIL, LEANS, EVEN], 0.09, 0.3),
+    "a likely guess after an unlikely one": ([3, 0], [-1, 0], [TAIL, LEANS, EVEN], 0.09, 0.3),
+    "a p of exactly epsilon": ([2], [-1], [EVEN, LEANS], 0.25, 4.0),
+    "a large epsilon": ([1], [-1], [LEANS, TAIL], 0.4, 0.5),
+    "a larger epsilon": ([2], [-1], [LEANS, TAIL], 2.0, 0.05),
+    "a large delta": ([2], [-1], [LEANS, TAIL], 0.1, 0.9),
+    "a large epsilon and delta": ([2], [-1], [LEANS, TAIL], 0.5, 0.5),
+    "a p with zeros in it": ([1, 2], [-1, 0], [SURE, LEANS, TAIL], 0.09, 0.3),
+    "a p with one zero in it": ([2], [-1], [[0.5, 0.45, 0.05, 0.0], EVEN], 0.09, 0.1),
+    "the longer path through the second child": (
+        [1, 2, 0],
+        [-1, -1, 1],
+        [TAIL, SURE, LEANS, EVEN],
+        0.09,
+        0.3,
+    ),
+    "two children, the second likelier": ([2, 1], [-1, -1], [TAIL, LEANS, EVEN], 0.09, 0.3),
+}
+
+BARS = {  # what is wrong, if a rule does in all cases what this bar does
+    "the smaller of the two bars counts, not the larger": lambda e, d, H: np.maximum(
+        e, d * np.exp(-H)
+    ),
+    "a surer p needs a higher bar: it is delta * exp(-H), and the entropy H = -Σ p ln p is never "
+    "negative": lambda e, d, H: np.minimum(e, d * np.exp(H)),
+    "the bar has to come down with the entropy; where is delta * exp(-H)?": lambda e, d, H: (
+        e + 0 * H
+    ),
+    "the bar is never above epsilon; where is the smaller of the two?": lambda e, d, H: (
+        d * np.exp(-H)
+    ),
+    "is this entropy in nats? exp(-H) goes with the natural logarithm": lambda e, d, H: np.minimum(
+        e, d * np.exp(-H / np.log(2))
+    ),
+    "epsilon and delta are swapped": lambda e, d, H: np.minimum(d, e * np.exp(-H)),
+}
+
+
+def judge(mine: Callable) -> None:
+    """Judges my_accept_typical(epsilon, delta): a rule(tree, target_probs, rng) -> (path, token).
+
+    It is walked down every branch on small trees, and compared with accept_typical.
+    Raises AssertionError where another path stands, another token follows or from another p, where
+    q or a coin decides, or where p is changed.
+    """
+    found = {}  # of each case: the outcomes
+    for name, (tokens, parents, p, epsilon, delta) in CASES.items():
+        rule = mine(epsilon, delta)
+        assert callable(rule), (
+            f"my_accept_typical({epsilon}, {delta}) returned {rule!r}; it returns the rule, a "
+            "function of tree, target_probs and rng"
+        )
+        tree, p = tree_of(tokens, parents), torch.tensor(p, dtype=torch.float64)
+        made = enumerate_outcomes(lambda rng: outcome(rule, tree, p, rng, name))  # noqa: B023
+        paths = {path for path, _ in made}
+        assert len(paths) == 1, (
+            f"{name}: the same guesses stand in one run and fall in the next; no coin is tossed "
+            "for a guess"
+        )
+        found[name] = paths.pop(), {token: chance for (_, token), chance in made.items()}
+    for name, (path, _) in found.items():
+        right = path_of(*CASES[name])
+        if path != right:
+            said = f"{name}: the path is {list(path)}, not {list(right)}"
+            raise AssertionError(f"{said}; {slip_of_path(name, path, right, found)}")
+    for name, (path, chances) in found.items():
+        slip_of_token(name, path, chances)
+
+
+def tree_of(tokens: list[int], parents: list[int]) -> Tree:
+    """The tree of a case, with a q that says nothing of p."""
+    q = torch.tensor([SURE, LEANS, EVEN][: len(tokens)], dtype=torch.float64)
+    return Tree(tokens, parents, q.reshape(-1, 4))
+
+
+def outcome(rule: Callable, tree: Tree, p: Tensor, rng, case: str) -> tuple[tuple[int, ...], int]:
+    """(path, token) as the rule returns them. Raises AssertionError if they are no such pair."""
+    given = p.clone()
+    returned = rule(tree, given, rng)
+    pair = isinstance(returned, (tuple, list)) and len(returned) == 2
+    assert pair, f"{case}: the rule returned {returned!r}; it returns a pair, (path, token)"
+    try:
+        path, token = tuple(map(operator.index, returned[0])), operator.index(returned[1])
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(
+            f"{case}: the rule returned {returned!r}; path is a list of nodes, and token a whole "
+            "number, drawn from p even where no guess stands"
+        ) from None
+    assert torch.equal(given, p), f"{case}: your rule changed target_probs; work on a copy"
+    return path, token
+
+
+def path_of(tokens, parents, p, epsilon, delta, bar=None, slip="") -> tuple[int, ...]:
+    """The path of a case by another bar, or with another slip."""
+    p, tree = np.array(p), tree_of(tokens, parents)
+    H = -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
+    bar = bar(epsilon, delta, H) if bar else np.minimum(epsilon, delta * np.exp(-H))
+    rows = [parent + 1 for parent in parents]
+    own = list(range(1, len(rows) + 1))
+    chances = p[own if slip in ("row", "rows") else rows, tokens]
+    if slip == "q":
+        chances = tree.q.numpy()[range(len(rows)), tokens]
+    bar = bar[own if slip == "rows" else rows]
+    passed = chances >= bar if slip == "on" else chances > bar
+    return tuple(longest_path(tree, passed, p[rows, tokens]))
+
+
+def slip_of_path(name: str, path: tuple, right: tuple, found: dict) -> str:
+    """What is wrong with this path, in a sentence."""
+    tokens, parents = CASES[name][:2]
+    if path and path == tuple(tokens[node] for node in right):
+        return "a path holds the nodes' numbers, not their tokens"
+    if any(not 0 <= node < len(tokens) for node in path):
+        return f"nodes are counted from 0, and this tree has {len(tokens)}"
+    if any(parents[node] not in (-1, *path) for node in path):
+        return "a node stands only where its parent does; a path begins at the root"
+    if any(parents[node] != before for node, before in zip(path, (-1, *path), strict=False)):
+        return "a path goes down, from each node to a child of it"
+    slips = {
+        "a guess stands where its p is above the bar, not on it": {"slip": "on"},
+        "the bar is for the target's p of a guess, not for the draft's q": {"slip": "q"},
+        "p of a node stands in its parent's row, parents[node] + 1": {"slip": "row"},
+        "p and entropy of a node stand in its parent's row, parents[node] + 1": {"slip": "rows"},
+    }
+    slips |= {fault: {"bar": bar} for fault, bar in BARS.items()}
+    for fault, change in slips.items():
+        if all(path_of(*CASES[case], **change) == was for case, (was, _) in found.items()):
+            return fault
+    if "zero" in name:
+        return "0 · ln 0 is NaN in floats, and counts 0"
+    if len(path) < len(right):
+        return "the longest of all paths that stand counts; look at every child"
+    if len(path) == len(right):
+        return "of equally long paths, the likeliest counts: the largest product of their p"
+    return "a guess stands only where p > min(epsilon, delta * exp(-H))"
+
+
+def slip_of_token(name: str, path: tuple, chances: dict[int, float]) -> None:
+    """Raises AssertionError unless the token after this path is drawn from the right p."""
+    p = CASES[name][2]
+    row = path[-1] + 1 if path else 0
+    if total_variation(chances, dict(enumerate(p[row]))) < 1e-9:
+        return
+    said = f"{name}: after the path {list(path)}, the token"
+    assert len(chances) > 1, (
+        f"{said} is always {next(iter(chances))}; draw it with rng from row {row} of target_probs"
+    )
+    for other in range(len(p)):
+        assert total_variation(chances, dict(enumerate(p[other]))) > 1e-9, (
+            f"{said} is drawn from row {other} of target_probs; the row after the last node that "
+            f"stands is {row}"
+        )
+    came = ", ".join(f"{token}: {chance:.2f}" for token, chance in sorted(chances.items()))
+    raise AssertionError(
+        f"{said} comes as {came}; draw it from row {row} of target_probs as it is, with nothing "
+        "taken out"
+    )
+
+
+@mpl.rc_context(STYLE)
+def what_a_rule_makes(
+    rules: Mapping[str, Mapping[tuple[bool, int], float]],
+    p: Sequence[float],
+    tokens: Sequence[str],
+    title: str,
+) -> Picture:
+    """Where each rule's next token comes from, beside p: a panel a rule, a column a token.
+
+    rules: {name: {(whether the guess stood, token): probability}}; p (V). A column is what stood
+    (✓) and what was drawn instead (↻); where it does not end at the line of p, the text is off.
+    """
+    made = [chance for ways in rules.values() for chance in ways.values()]
+    axes, foot, tall = sheet(title, 9, 3.6), 25.5, 17.0 / max([*p, *made])
+    wide = 88 / len(rules)
+    column = (wide - 3) / len(tokens)
+    for i, (name, ways) in enumerate(rules.items()):
+        left = 1 + i * wide
+        for token, (said, chance) in enumerate(zip(tokens, p, strict=True)):
+            x, y = left + 1 + token * column, foot
+            for stood, kind, mark in ((True, "accepted", "✓"), (False, "resampled", "↻")):
+                h = tall * ways.get((stood, token), 0.0)
+                if h > 0.2:
+                    fill, edge, _, _ = KINDS[kind]
+                    hatch = "" if stood else "//"
+                    shape = mpl.patches.Rectangle((x, y - h), 0.7 * column, h, hatch=hatch)
+                    shape.set(facecolor=fill, edgecolor=edge)
+                    axes.add_patch(shape)
+                if h > 2.2:
+                    style = {"ha": "center", "va": "center", "fontsize": 9.5}
+                    axes.text(x + 0.35 * column, y - h / 2, mark, **style)
+                y -= h
+            level = [foot - tall * chance] * 2
+            axes.plot([x - 0.3, x + 0.7 * column + 0.3], level, color=TARGET, linewidth=2.6)
+            words(axes, x + 0.35 * column, foot + 1.4, said)
+        stood = sum(chance for (kept, _), chance in ways.items() if kept)
+        made = [ways.get((True, t), 0.0) + ways.get((False, t), 0.0) for t in range(len(tokens))]
+        off = sum(abs(a - b) for a, b in zip(made, p, strict=True)) / 2
+        words(axes, left + wide / 2 - 0.5, 4.4, name, fontweight="bold")
+        words(axes, left + wide / 2 - 0.5, 29.6, f"stands {stood:.2f}\noff {off:.2f}", fontsize=9.5)
+    axes.plot([1, 88], [foot] * 2, color=GREY, linewidth=0.8)
+    words(axes, 1, 34.2, "✓ the guess stands", ha="left", color=ACCEPTED)
+    words(axes, 27, 34.2, "↻ rejected: drawn instead", ha="left", color=RESAMPLED)
+    words(axes, 57, 34.2, "▬ p, where each column should end", ha="left", color=TARGET)
+    return axes.figure

@@ -1,0 +1,170 @@
+"""Chapter 20: the judge of *Your turn*, and the chapter's own pictures.
+
+The turn: the loss that asks for the token after next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import matplotlib as mpl
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nanogpt.drafts.eagle import EagleHead
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.show.diagrams import arrow, box, sheet, words
+from nanogpt.show.figures import DRAFT, RESAMPLED, STYLE, TARGET, Picture, shown
+
+
+def judge(mine: Callable) -> None:
+    """Judges my_mtp_loss(head, hidden, tokens): the mean cross-entropy of token i+2.
+
+    The head is small, random and in float64; hidden (2, 8, 4), tokens (2, 9).
+    Raises AssertionError for a pair or a label that is shifted, labels that wrap around, a sum
+    where a mean belongs, or a loss without a gradient.
+    """
+    head, hidden, tokens = toy_layer()
+    try:
+        got = mine(head, hidden, tokens)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if isinstance(error, NotImplementedError):
+            raise
+        raise AssertionError(
+            f"your code stopped with {error}; hidden has 8 places and tokens 9, and the last place "
+            "has no label: cut both, so that places, tokens and labels are equally many"
+        ) from None
+    try:
+        value = float(got.detach() if isinstance(got, Tensor) else got)
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(f"the loss came as {got!r}; it is one number, in a tensor") from None
+    right = layer_loss(head, hidden, tokens).item()
+    fault = slip_of_shift(head, hidden, tokens, value)
+    assert abs(value - right) < 1e-4, (
+        f"windows of 9 tokens: the loss is {value:.4f}, not {right:.4f}"
+        + (f"; {fault}" if fault else "; compare what you pair with the picture above")
+    )
+    assert isinstance(got, Tensor) and got.requires_grad, (
+        "the number is right but carries no gradient, so nothing can be trained with it; keep it a "
+        "tensor, without .item() or no_grad"
+    )
+
+
+def toy_layer() -> tuple[EagleHead, Tensor, Tensor]:
+    """A random layer for 5 letters, hidden states (2, 8, 4) and tokens (2, 9)."""
+    config = GPTConfig(5, 16, n_layer=1, n_head=2, n_embd=4)
+    target, head = GPTLanguageModel(config).double(), EagleHead(config, norms=True).double()
+    generator = torch.Generator().manual_seed(0)
+    for weight in [*target.parameters(), *head.parameters()]:
+        torch.nn.init.normal_(weight, generator=generator)
+    hidden = torch.randn(2, 8, 4, dtype=torch.float64, generator=generator)
+    return head.share(target), hidden, torch.randint(5, (2, 9), generator=generator)
+
+
+def layer_loss(
+    head: EagleHead,
+    hidden: Tensor,
+    tokens: Tensor,
+    pair: int = 1,
+    label: int = 2,
+    state: int = 0,
+    reduction: str = "mean",
+) -> Tensor:
+    """The loss if the state of i + `state` meets token i + `pair`, asked for token i + `label`.
+
+    hidden (B, T, C), tokens (B, T+1). The defaults are right.
+    """
+    n = min(hidden.shape[1] - state, tokens.shape[1] - max(pair, label))
+    out, _ = head(hidden[:, state : state + n], tokens[:, pair : pair + n])
+    labels = tokens[:, label : label + n]
+    return F.cross_entropy(head.logits(out).flatten(0, 1), labels.flatten(), reduction=reduction)
+
+
+def slip_of_shift(head: EagleHead, hidden: Tensor, tokens: Tensor, value: float) -> str:
+    """What is wrong with a loss of this `value`, or ""; hidden (B, T, C), tokens (B, T+1)."""
+    right = layer_loss(head, hidden, tokens)
+    out, _ = head(hidden, tokens[:, 1:])
+    rolled = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 1:].roll(-1, 1).flatten())
+    given = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 1:].flatten())
+    peeks = "the layer is asked for the very token that it is given: its label is one place further"
+    slips = [
+        (peeks, [layer_loss(head, hidden[:, :-1], tokens[:, :-1], 1, 1), given]),
+        (
+            "each state meets its own token, which it has seen already: it must meet the one after",
+            unshifted(head, hidden, tokens),
+        ),
+        (
+            "the labels are a place too far: state i and token i+1 are asked for token i+2",
+            [layer_loss(head, hidden, tokens, 1, 3)],
+        ),
+        (
+            "the state is a place too far: that one belongs to the token in its pair, and is not "
+            "there yet when the layer guesses",
+            [layer_loss(head, hidden, tokens, 1, 2, 1)],
+        ),
+        (
+            "the labels wrap around the window's end: cut the last place, which has none",
+            [rolled],
+        ),
+        (
+            "the loss is a mean over all places, not a sum",
+            [layer_loss(head, hidden, tokens, reduction="sum"), right * 7],
+        ),
+        ("λ is not part of this loss: the training multiplies it in", [right * 0.3, right * 0.1]),
+    ]
+    for said, wrong in slips:
+        if any(abs(float(each.detach()) - value) < 1e-6 for each in wrong):
+            return said
+    return ""
+
+
+def unshifted(head: EagleHead, hidden: Tensor, tokens: Tensor) -> list[Tensor]:
+    """Losses if each state meets its own token, asked for the next but one, or for the next.
+
+    hidden (B, T, C), tokens (B, T+1).
+    """
+    return [
+        layer_loss(head, hidden, tokens, 0, 2),
+        layer_loss(head, hidden, tokens, 0, 1),
+        layer_loss(head, hidden[:, :-1], tokens[:, :-1], 0, 1),
+    ]
+
+
+@mpl.rc_context(STYLE)
+def guessing_itself(
+    read: str, drawn: tuple[str, float], guess: tuple[str, float], title: str
+) -> Picture:
+    """A target with a layer of its own for multi-token prediction, after it has read `read`.
+
+    drawn: the next token, from the target's p, and its probability; guess: the layer's guess of the
+    one after. Each column is a token: its state, beside the token after it, goes into the layer,
+    which is asked for the token after that.
+    """
+    after, left, wide = [*read[1:], drawn[0]], 14.5, 9.2
+    right = left + wide * len(read) - 0.7
+    axes = sheet(title, max(8, (right + 16) / 10), 3.3)
+    for y, said in ((3.6, "asked for"), (12.6, "token after it"), (18.6, "its state")):
+        words(axes, left - 1.5, y, said, ha="right")
+    words(axes, left - 1.5, 28.6, "token", ha="right")
+    box(axes, left, 22.4, right - left, 2.6, "the target's blocks", "target")
+    box(axes, left, 7, right - left, 2.6, "one more block: the MTP layer", "draft")
+    for i, char in enumerate(read):
+        x, last = left + wide * i, i == len(read) - 1
+        box(axes, x, 27, 4, 3.2, shown(char), "cached")
+        box(axes, x, 17, 4, 3.2, "state", "target")
+        box(axes, x + 4.5, 11, 4, 3.2, shown(after[i]), "resampled" if last else "cached")
+        arrow(axes, (x + 2, 27), (x + 2, 25), TARGET)
+        arrow(axes, (x + 2, 22.4), (x + 2, 20.2), TARGET)
+        arrow(axes, (x + 2, 17), (x + 2, 9.6), TARGET)
+        arrow(axes, (x + 6.5, 11), (x + 6.5, 9.6))
+        arrow(axes, (x + 4.2, 7), (x + 4.2, 5.2), DRAFT)
+        token = f"{shown(guess[0])} {guess[1]:.2f}" if last else shown(after[i + 1])
+        box(axes, x + (0.2 if last else 2.1), 2, 8 if last else 4.2, 3.2, token, "draft")
+    words(axes, right + 1.5, 3.6, "the guess", ha="left")
+    arrow(axes, (right - 4.5, 18.6), (right + 4, 18.6), TARGET)
+    box(axes, right + 4, 17, 9, 3.2, "lm_head", "target")
+    arrow(axes, (right + 8.5, 17), (right + 8.5, 14.2), TARGET)
+    box(axes, right + 4, 11, 9, 3.2, f"{shown(drawn[0])} {drawn[1]:.2f}", "resampled")
+    arrow(axes, (right + 4, 12.6), (right, 12.6), RESAMPLED)
+    return axes.figure

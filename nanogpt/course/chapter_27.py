@@ -1,0 +1,167 @@
+"""Chapter 27: the judge of *Your turn*, and the chapter's own pictures.
+
+The turn: a matrix of weights, rounded to few bits row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import matplotlib as mpl
+import torch
+from torch import Tensor
+
+from nanogpt.show.diagrams import box, sheet, strip, words
+from nanogpt.show.figures import GREY, STYLE, Picture, shown
+
+BY_HAND = [[0.9, -0.38, 0.1, -0.7], [0.03, 0.5, -0.3, 0.009], [0.0, 0.0, 0.0, 0.0]]
+
+
+def judge(mine: Callable) -> None:
+    """Judges my_round_to(weight, bits): each row in whole multiples of its own step.
+
+    weight (out, in) is float64; a tensor, an array or lists may come back. The largest weight of a
+    row is to be its last multiple, 2^(bits-1) - 1. Raises AssertionError.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(5, 7, dtype=torch.float64, generator=generator)
+    drawn[2] *= 100  # rows are not alike
+    for name, weight, every in (
+        ("three rows by hand", torch.tensor(BY_HAND, dtype=torch.float64), (3, 4, 2)),
+        ("a drawn matrix of 5 rows", drawn, (4, 2, 8)),
+    ):
+        for bits in every:
+            where, given = f"{name}, {bits} bits", weight.clone()
+            got = as_matrix(mine(given, bits), where)
+            assert torch.equal(given, weight), f"{where}: the caller's weight was changed; copy it"
+            assert got.shape == weight.shape, (
+                f"{where}: the shape is {tuple(got.shape)}, not that of the weight, "
+                f"{tuple(weight.shape)}"
+            )
+            zero = bool((weight[-1] == 0).all())
+            assert not (zero and got[-1].isnan().any()), (
+                f"{where}: a row of zeros became NaN: its largest weight is 0, and so is its step"
+            )
+            assert bool(got.isfinite().all()), f"{where}: some of it is no finite number"
+            for row, (came, true) in enumerate(zip(got, weight, strict=True)):
+                fault = slip_of_row(came, true, weight, bits)
+                assert not fault, f"{where}, row {row}: {fault}"
+
+
+def as_matrix(made, where: str) -> Tensor:
+    """What came as a tensor (out, in) of float64, or an AssertionError."""
+    assert made is not None, f"{where}: nothing came; return the rounded weights"
+    try:
+        return torch.stack([torch.as_tensor(row, dtype=torch.float64).detach() for row in made])
+    except (TypeError, ValueError, RuntimeError):
+        raise AssertionError(
+            f"{where}: a {type(made).__name__} came that is no matrix of numbers"
+        ) from None
+
+
+def rounded(weights: Tensor, largest: Tensor, top: int) -> Tensor:
+    """weights (...,) in multiples of largest / top."""
+    step = torch.where(largest > 0, largest, 1.0) / top
+    return (weights / step).round() * step
+
+
+def slip_of_row(got: Tensor, true: Tensor, weight: Tensor, bits: int) -> str:
+    """What is wrong with a rounded row (in,), or ""."""
+    top, largest = 2 ** (bits - 1) - 1, true.abs().max()
+    right = rounded(true, largest, top)
+
+    def same(other: Tensor) -> bool:
+        return bool(torch.allclose(got, other, rtol=0, atol=1e-9 + 1e-4 * float(largest)))
+
+    if same(right):
+        return ""
+    step = float(largest) / top if largest > 0 else 1.0
+    known = {
+        "these are the whole multiples; times the step, they are weights again": right / step,
+        "the step is that of the whole matrix; each row has one of its own": rounded(
+            true, weight.abs().max(), top
+        ),
+        "it is cut off, not rounded to the nearest multiple": (true / step).trunc() * step,
+        "it is rounded down, not to the nearest multiple": (true / step).floor() * step,
+        f"the largest weight is 2^(bits-1) = {top + 1} steps; with a bit for the sign, "
+        f"{top} is the last": rounded(true, largest, top + 1),
+        f"the step is a {2**bits - 1}th of the largest weight; half of the numbers are for the "
+        "other sign": rounded(true, largest, 2**bits - 1),
+        "the step comes from the largest weight with its sign; take its size": rounded(
+            true, true.max().clamp(min=0), top
+        ),
+        "nothing is rounded": true,
+    }
+    columns = rounded(weight, weight.abs().amax(dim=0), top)
+    if any(same(row) for row in columns):
+        match = "the step is by column; a row is an output, and gets one step"
+    else:
+        match = next((said for said, other in known.items() if same(other)), "")
+    said = [round(x, 3) for x in got.tolist()], [round(x, 3) for x in right.tolist()]
+    return f"{match or 'it'} ({said[0]} came instead of {said[1]})"
+
+
+@mpl.rc_context(STYLE)
+def entries_written_twice(
+    before: str, current: str, guesses: str, kept: int, title: str
+) -> Picture:
+    """A round in one cache: what a copy of the target writes, and what the target writes over it.
+
+    before: the tokens with entries of the target; guesses: K, of which `kept` are accepted. Of a
+    long text, the last nine letters are shown.
+    """
+    K, letters = len(guesses), [*shown(current + guesses)]
+    old = [(letter, "cached") for letter in ["…"] * (len(before) > 9) + [*shown(before[-9:])]]
+    anew = [(letter, "target") for letter in letters]
+    rows = {
+        "before the round": (old, "all the target's"),
+        "the copy drafts": (
+            [*old, *[(letter, "draft") for letter in letters[:K]], ("", "gone")],
+            f"{K} entries, by the copy",
+        ),
+        "the target checks": ([*old, *anew], f"all {K + 1} written again"),
+        "kept": (
+            [*old, *anew[: kept + 1], *[("", "gone")] * (K - kept)],
+            f"{kept + 1} of those, as ever",
+        ),
+    }
+    axes, left = sheet(title, 9, 2.15), 19
+    size = min(4, 48 / (len(old) + K + 1))
+    for i, (label, (cells, said)) in enumerate(rows.items()):
+        strip(axes, left, 1 + 4.6 * i, label, cells, size)
+        words(
+            axes,
+            left + size * len(rows["before the round"][0]) + size * (K + 1) + 1,
+            2.5 + 4.6 * i,
+            said,
+            ha="left",
+        )
+    start = left + size * len(old) - 0.5
+    axes.plot([start, start], [0.6, 19.2], color=GREY, linestyle=":", linewidth=1.2)
+    said = "hatched: rounded weights or a narrow view; plain blue: the target's own"
+    words(axes, left, 20.3, said, ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def masked_entries(text: str, guesses: str, masks: Sequence[Sequence[bool]], title: str) -> Picture:
+    """Which entries each guess of a windowed copy reads: a row for a guess, a column for an entry.
+
+    text: read so far, the current token last; masks[i]: of guess i, True where it may attend, over
+    the text and the guesses before it. Blue: the target's entries; hatched: the copy's own.
+    """
+    P, letters = len(text) - 1, [*shown(text + guesses)]
+    axes, left = sheet(title, 9, 0.95 + 0.33 * len(masks)), 15
+    size = min(3.2, 70 / len(masks[-1]))
+    for i, mask in enumerate(masks):
+        y = 3.2 + 3.3 * i
+        words(axes, left - 1, y + 1.3, f"to guess ▸{letters[P + 1 + i]}", ha="right")
+        for j, seen in enumerate(mask):
+            kind = "gone" if not seen else "draft" if j >= P else "cached"
+            box(axes, left + size * j, y, size - 0.3, 2.6, letters[j] if seen else "", kind)
+    read = ", ".join(str(sum(mask)) for mask in masks)
+    bottom = 3.2 + 3.3 * len(masks) + 1.4
+    words(axes, left, 1.5, f"the text so far: {P} entries of the target", ha="left", fontsize=9)
+    said = f"entries read: {read} of {', '.join(str(len(mask)) for mask in masks)}"
+    words(axes, left, bottom, f"{said};  hatched: written by the copy", ha="left")
+    return axes.figure

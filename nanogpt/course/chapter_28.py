@@ -1,0 +1,98 @@
+"""Chapter 28: the judge of *Your turn*, and the chapter's own pictures.
+
+The turn: how many texts fit on a machine at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import matplotlib as mpl
+
+from nanogpt.show.diagrams import box, sheet, words
+from nanogpt.show.figures import STYLE, Picture
+
+CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, context; right
+    ((2, 100, 0.9, [(50, 2), (30, 1)], 2), 16),  # 180 - 80 bytes of room, 6 a text
+    ((2, 80e9, 1.0, [(140e9, 327680), (16e9, 131072)], 2000), 4),
+    ((4, 80e9, 0.9, [(140e9, 327680), (16e9, 131072)], 2000), 143),
+    ((4, 80e9, 0.9, [(140e9, 327680)], 2000), 225),
+    ((2, 80e9, 0.9, [(140e9, 327680), (16e9, 131072)], 2000), 0),  # the weights do not fit
+)
+
+
+def judge(mine: Callable) -> None:
+    """*Your turn* of 28: how many texts fit into the memory of some GPUs, beside the weights.
+
+    mine(gpus, memory, utilisation, models, context) gets models as [(bytes of weights, bytes of
+    cache a token), …], the target first, and returns a whole number (a float that is one will do).
+    Raises AssertionError for another number, with the slip that makes it, and for a changed list.
+    """
+    for (*given, models, context), right in CASES:
+        copied = list(models)
+        made = mine(*given, copied, context)
+        gpus, memory, utilisation = given
+        where = f"{gpus} x {memory:g} bytes, {utilisation:.0%} used, models {models}, {context}"
+        assert copied == models, f"{where}: the caller's list of models is changed: {copied}"
+        try:
+            number = float(made)
+        except (TypeError, ValueError):
+            came = "nothing" if made is None else f"a {type(made).__name__}"
+            raise AssertionError(f"{where}: return how many texts fit; {came} came") from None
+        why = "" if number == right else slip(number, *given, models, context)
+        assert number == right, f"{where} tokens a text: {right} fit, not {number:g}{why}"
+
+
+def slip(
+    number: float, gpus: int, memory: float, part: float, models: Sequence, context: int
+) -> str:
+    """The well-known slip that makes this number of texts, as the rest of a sentence, or ""."""
+    weights, kappa = (sum(sizes) for sizes in zip(*models, strict=True))
+    whole = gpus * memory
+    tokens = max(0.0, (whole * part - weights) / kappa)
+    if abs(number - tokens) < 1 and tokens >= 1:
+        return ": that is the number of tokens; a text takes `context` of them"
+    if number != int(number) or number == int(tokens / context) + 1:
+        return ": a text fits whole or not at all, so round down"
+    if number < 0:
+        return ": where the weights do not fit, no text does"
+    slips = (  # bytes of room, bytes a token, why not
+        (whole * part - weights, models[0][1], "the draft keeps a cache of every text, too"),
+        (whole * part - models[0][0], kappa, "the draft's weights lie in the same memory"),
+        (whole * part - models[0][0], models[0][1], "the draft has weights, and a cache, too"),
+        (whole - weights, kappa, "only `utilisation` of the memory may be used"),
+        ((whole - weights) * part, kappa, "`utilisation` is a part of the whole memory, before "
+         "the weights are taken off"),
+        (gpus * (memory * part - weights), kappa, "the GPUs share one copy of the weights"),
+        (memory * part - weights, kappa, "all `gpus` have memory"),
+        (gpus * memory / 2**30 * 1e9 * part - weights, kappa, "all sizes are in bytes already"),
+        (whole * part, kappa, "the weights take room, too"),
+    )  # fmt: skip
+    for room, per_token, why in slips:
+        if number == max(0, room // (per_token * context)) or number == room // (
+            per_token * context
+        ):
+            return f": {why}"
+    return ": take the weights off the usable memory, and divide the rest by what a text keeps"
+
+
+@mpl.rc_context(STYLE)
+def memory_shares(rows: Mapping[str, Sequence[tuple[str, float, str]]], title: str) -> Picture:
+    """A machine's memory as a bar, one a row: {row: [(what lies there, GB, kind of box), …]}.
+
+    Each part is as wide as it is large; parts too narrow for their words have them below.
+    """
+    axes = sheet(title, 9, 0.4 + 1.15 * len(rows))
+    unit = 66 / max(sum(size for _, size, _ in parts) for parts in rows.values())
+    for i, (name, parts) in enumerate(rows.items()):
+        x, y = 22.0, 1.5 + 11.5 * i
+        words(axes, 1, y + 2.5, name, ha="left", fontweight="bold")
+        for what, size, kind in parts:
+            wide, said = size * unit, f"{what}\n{size:.0f}"
+            roomy = wide > 0.75 * len(what) + 1.5
+            box(axes, x, y, max(wide, 0.2), 5, said if roomy else "", kind)
+            if not roomy and what:
+                words(axes, x + wide / 2, y + 7, said, fontsize=9)
+            x += wide
+    words(axes, 88, 11.5 * len(rows) + 1.2, "sizes in GB", ha="right", fontsize=9)
+    return axes.figure

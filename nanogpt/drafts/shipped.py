@@ -1,0 +1,94 @@
+"""The shipped drafts, by name, and the K that suits each.
+
+DRAFTS have q of a context and are decoded by `speculative_generate`; PROPOSERS guess trees, or read
+the target, and are decoded by `tree_generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from nanogpt.drafts import eagle, itself, ngram, parallel, transformer
+from nanogpt.drafts.bigram import BigramDraftModel
+from nanogpt.drafts.grown import Grown, sparse_tree
+from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
+from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
+from nanogpt.fused import TARGETS, FusedLanguageModel
+from nanogpt.sampling import table_rows
+
+
+def counted_bigram(tokens: Tensor, vocab_size: int) -> BigramDraftModel:
+    """The bigram of tokens (N,), the running sums of its rows remembered."""
+    draft = BigramDraftModel(tokens, vocab_size)
+    draft.rows = table_rows(draft.table)
+    return draft
+
+
+DRAFTS: dict[str, Callable] = {  # of the tokens to count, the vocabulary's size, and a device
+    "bigram": lambda tokens, V, device="cpu": counted_bigram(tokens, V),  # tables are on the CPU
+    "counts": lambda tokens, V, device="cpu": ngram.count_ngrams(tokens, V, order=4, smoothing=4),
+    "distilled": lambda tokens, V, device="cpu": ngram.load(),
+    "lookup": lambda tokens, V, device="cpu": PromptLookupDraft(V),
+    "suffix": lambda tokens, V, device="cpu": SuffixDraft(V),
+    "transformer": lambda tokens, V, device="cpu": transformer.load(transformer.TRAINED, device),
+    "transformer-distilled": lambda tokens, V, device="cpu": transformer.load(device=device),
+    "transformer-fused": lambda tokens, V, device="cpu": transformer.TransformerDraft(
+        FusedLanguageModel(transformer.load(device=device).model)  # the distilled one, fastest
+    ),
+}
+
+BEST = {  # the K that suits each on a laptop
+    "bigram": 3,
+    "counts": 6,
+    "distilled": 10,
+    "lookup": 2,
+    "suffix": 2,
+    "transformer": 3,
+    "transformer-distilled": 3,
+    "transformer-fused": 2,
+}
+BEST_BLOCKS = BEST | {"distilled": 24}  # the same where guesses are judged as a block
+
+
+def mtp_draft(target, table, K: int):
+    """A layer for multi-token prediction, with a target of its own in the form of the given one."""
+    own, layers = eagle.load_mtp(device=target.device)
+    own = TARGETS["fused"](own) if isinstance(target, TARGETS["fused"]) else own
+    draft = eagle.EagleDraft(own, layers["once" if K == 1 else "again"], K)
+    draft.target = own
+    return draft
+
+
+PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target: of it, a table, K
+    "exit": lambda target, table, K: itself.EarlyExitDraft(
+        target, 1, itself.load_exits(device=target.device)[1], K
+    ),
+    "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load(device=target.device)),
+    "medusa-tree": lambda target, table, K: parallel.MedusaDraft(
+        parallel.load(device=target.device), *sparse_tree(parallel.load_accuracies(), K)
+    ),
+    "tree": lambda target, table, K: Grown(table, [2, 2, *[1] * (K - 2)][:K], "without"),
+    "eagle": lambda target, table, K: eagle.EagleDraft(target, eagle.load(device=target.device), K),
+    "eagle3": lambda target, table, K: eagle.EagleDraft(
+        target, eagle.load(eagle.EAGLE3, target.device), K
+    ),
+    "eagle-tree": lambda target, table, K: eagle.EagleTree(
+        target, eagle.load(eagle.EAGLE3, target.device), nodes=K
+    ),
+    "mtp": mtp_draft,
+    "jacobi": lambda target, table, K: JacobiDraft(target.config.vocab_size, K),
+    "lookahead": lambda target, table, K: LookaheadDraft(target.config.vocab_size, K, G=K),
+    "block-apart": lambda target, table, K: parallel.BlockDraft(
+        target, parallel.load_block(device=target.device), K, markov=False
+    ),
+    "block-markov": lambda target, table, K: parallel.BlockDraft(
+        target, parallel.load_block(device=target.device), K
+    ),
+}
+BEST_PROPOSED = {  # guesses; of the trees their nodes, of "tree" its depth, of "lookahead" W and G
+    **{"exit": 2, "medusa": 4, "medusa-tree": 12, "tree": 8},
+    **{"eagle": 2, "eagle3": 3, "eagle-tree": 8, "mtp": 2},
+    **{"jacobi": 3, "lookahead": 3, "block-apart": 3, "block-markov": 4},
+}

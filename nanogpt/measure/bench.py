@@ -1,0 +1,535 @@
+"""The honest benchmark: speculative decoding against cached autoregressive decoding, in pairs.
+
+One process, one thread, warmed up; for each prompt both decoders in turn, now one first, now the
+other, so that a machine that slows down slows both; medians of the pairwise ratios with their
+quartiles. The baseline of a fused target is the fused target. Prompts are from the validation
+split; drafts (and seeds) are ready before the clock starts, and their building is shown apart.
+
+`nanogpt bench` takes a short tour, `--all` the long one of the README. With --target,
+--draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
+distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take.
+
+`--device cuda` (or mps) puts the target and every draft that is a network there; tables, and all
+that is drawn or judged, stay on the CPU. The clock waits for a GPU before it starts and stops.
+Products are in full float32 there as well, torch's default: TF32 stays off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import gc
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from tqdm import tqdm
+
+from nanogpt import checkpoint
+from nanogpt.cache import keep_path, trim_kv_cache
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts import adaptive, ngram
+from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
+from nanogpt.fused import TARGETS
+from nanogpt.generate import Generation, Text, Tree, autoregressive_generate, prefill
+from nanogpt.measure.clock import DEVICES, clock, in_turn, keep_memory, prompts_of, wait
+from nanogpt.proof.decoders import loop
+from nanogpt.rules import accept_blockwise, accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.batch import verify_batch
+from nanogpt.show import figures
+from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
+from nanogpt.theory import expected_tokens, speed_up
+from nanogpt.tree import Layered, tree_generate
+
+POLICIES = ("acceptance", "entropy", "learned")
+RULES = {"token": accept_reject, "block": accept_blockwise}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table: what is decoded with what, and judged by which of RULES.
+
+    K is a number or one of POLICIES. A draft of PROPOSERS is judged by accept_tree.
+    """
+
+    target: str
+    draft: str
+    K: int | str
+    temperature: float
+    rule: str = "token"
+
+
+BLOCKS = [
+    Setting(target, "distilled", BEST_BLOCKS["distilled"], 1.0, "block") for target in TARGETS
+]
+SHORT = BLOCKS + [
+    Setting(target, draft, BEST[draft], 1.0)
+    for target in TARGETS
+    for draft in ("distilled", "bigram", "transformer-distilled", "lookup")
+]
+ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
+ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
+ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (16, 24, 31)]
+ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
+ALL += [
+    Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
+]
+ALL += [Setting(target, name, K, 1.0) for target in TARGETS for name, K in BEST_PROPOSED.items()]
+
+
+class Timed:
+    """A function or a target whose calls are timed: `seconds` is their sum, `calls` their number.
+
+    What it wraps may be a target, or a draft: passes through its `trunk` or `states` and `lm_head`,
+    and what it proposes, are timed as well. Everything else of it is passed on.
+    """
+
+    def __init__(self, timed: Callable):
+        self.timed, self.seconds, self.calls = timed, 0.0, 0
+        if hasattr(timed, "config"):  # asked for in every round
+            self.config, self.device = timed.config, timed.device
+
+    def clocked(self, function: Callable, *args, **kwargs):
+        """What the function returns, its time added."""
+        wait()
+        started = time.perf_counter()
+        result = function(*args, **kwargs)
+        wait()
+        self.seconds += time.perf_counter() - started
+        return result
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        return self.clocked(self.timed, *args, **kwargs)
+
+    def __getattr__(self, name):
+        part = getattr(self.timed, name)
+        if name in ("trunk", "states"):
+            self.calls += 1
+        if name in ("trunk", "states", "ln_f", "lm_head", "propose"):
+            return functools.partial(self.clocked, part)
+        return part
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prompt, decoded both ways: seconds of each, and of the speculative one's target passes.
+
+    shares: of the speculative seconds, in the prefill, the other passes, and the parts.
+    """
+
+    plain_seconds: float
+    seconds: float
+    target_seconds: float
+    shares: dict[str, float]
+    made: Generation
+
+    @property
+    def speed_up(self) -> float:
+        """Autoregressive over speculative seconds."""
+        return self.plain_seconds / self.seconds
+
+    @property
+    def outside(self) -> float:
+        """The share of the speculative seconds that was not spent in the target's passes."""
+        return 1 - self.target_seconds / self.seconds
+
+
+@torch.inference_mode()
+def batch_times(
+    target,
+    batches: Sequence[int],
+    widths: Sequence[int],
+    cached: int = 64,
+    repeats: int = 20,
+) -> dict[tuple[int, int], float]:
+    """{(B, n): seconds of verify_batch for B texts, n tokens of each}, timed in turn.
+
+    Of each the median of the repeats. It is all that a round of B texts has in common: the pass,
+    its mask, its probabilities. Text b has `cached` tokens in its cache, less b mod 8: lengths that
+    differ, as they do in a batch. Raises ValueError where that runs past the window, or leaves a
+    text none.
+    """
+    window = target.config.block_size
+    if not 8 <= cached <= window - max(widths):
+        raise ValueError(
+            f"{cached} cached tokens and {max(widths)} more; the window has {window} "
+            "(block_size), and a text needs 8"
+        )
+    sampling, calls = Sampling(), {}
+    for B, n in itertools.product(batches, widths):
+        texts = [Text(target, [0] * (cached + 1 - b % 8), n) for b in range(B)]
+        q = torch.eye(target.config.vocab_size, dtype=torch.float64)[[0] * (n - 1)]
+        trees = [Tree([0] * (n - 1), list(range(-1, n - 2)), q)] * B
+        call = functools.partial(verify_batch, target, texts, trees, [sampling] * B)
+        for text, (_, _, new_kvs) in zip(texts, call(), strict=True):  # as a round leaves them
+            text.past_kvs = trim_kv_cache(new_kvs, 0, text.cache_len)
+        calls[B, n] = call
+    keep_memory()
+    seconds = {cell: [] for cell in calls}
+    for _ in range(repeats):
+        for cell, call in calls.items():
+            call()  # a small pass right after a large one is slower than it is among its own
+            seconds[cell].append(clock(call)[0])
+    return {cell: median(times) for cell, times in seconds.items()}
+
+
+def decoders_of(draft, K, rule: str) -> tuple[Callable, Callable, dict[str, Timed]]:
+    """The decoder of a setting; the same with a clock on its parts, drafting, judging, and so on.
+
+    Both take a target and a request. A draft that proposes trees is decoded by tree_generate.
+    """
+    if hasattr(draft, "propose"):
+        prefill = Timed(Layered)  # which begins with it
+        parts = {"draft": Timed(draft), "cache": Timed(keep_path), "accept": Timed(accept_tree)}
+        replaced = {"keep_path": parts["cache"], "Layered": prefill}
+        decode = functools.partial(tree_generate, draft=draft)
+        clocked = functools.partial(
+            loop("tree_generate", "tree", replaced), draft=parts["draft"], accept=parts["accept"]
+        )
+    else:
+        judge, prefill = RULES[rule], Timed(Text)
+        parts = {
+            "draft": Timed(draft_tokens),
+            "cache": Timed(trim_kv_cache),
+            "accept": Timed(judge),
+        }
+        replaced = {
+            "draft_tokens": parts["draft"],
+            "trim_kv_cache": parts["cache"],
+            "Text": prefill,
+        }
+        decode = functools.partial(speculative_generate, draft=draft, K=K, accept=judge)
+        clocked = functools.partial(
+            loop("speculative_generate", "speculative", replaced),
+            draft=draft,
+            K=K,
+            accept=parts["accept"],
+        )
+    return decode, clocked, {"prefill": prefill, **parts}
+
+
+def measure(
+    target,
+    draft,
+    prompt: list[int],
+    n: int,
+    K,
+    sampling: Sampling,
+    seed: int,
+    rule: str = "token",
+) -> Pair:
+    """Both decoders on one prompt, n tokens each; an odd seed lets the speculative one go first.
+
+    Then the speculative one again, the same tokens from the same seed, with the clock on its parts.
+    K and `rule` are as in a Setting.
+    """
+    request = {"prompt_tokens": prompt, "max_new_tokens": n, "sampling": sampling}
+    one, other, again = (RandomSource(seed) for _ in range(3))
+    passes, watched = Timed(target), Timed(target)
+    decode, clocked, parts = decoders_of(draft, K, rule)
+    decoders = [
+        lambda: autoregressive_generate(target, **request, rng=one),
+        lambda: decode(passes, **request, rng=other),
+    ]
+    first = seed % 2
+    timed = {which: clock(decoders[which]) for which in (first, 1 - first)}
+    (plain, _), (seconds, made) = timed[0], timed[1]
+    whole, _ = clock(lambda: clocked(watched, **request, rng=again))
+    fill = parts.pop("prefill").seconds
+    shares = {"prefill": fill / whole, "target": (watched.seconds - fill) / whole}
+    shares |= {name: part.seconds / whole for name, part in parts.items()}
+    return Pair(plain, seconds, passes.seconds, shares, made)
+
+
+def policy_of(K: int | str, target, draft, sampling: Sampling = Sampling()):
+    """What speculative_generate takes for the K of a Setting."""
+    if K == "acceptance":
+        return adaptive.by_acceptance(**calibrate(target, draft, sampling))
+    if K == "entropy":
+        return adaptive.by_entropy(budget=16.0)
+    if K == "learned":
+        stop = adaptive.load_stop()
+        if isinstance(draft, ngram.NGramDraft):
+            stop.prepare([row for row in draft.rows if row is not None])
+        return adaptive.by_prediction(stop, least=0.12)
+    return K
+
+
+@torch.inference_mode()
+def calibrate(
+    target, draft, sampling: Sampling = Sampling(), position: int = 64, times: int = 40
+) -> dict:
+    """What drafting and verifying cost on this machine, in units of a pass over one token.
+
+    draft_cost: one drafted token; verify_cost: a function of K, the pass over K+1 tokens, on the
+    straight line from 1 to 17; rest: what else a round costs. They are for theory.best_K.
+    """
+    context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
+    past_kvs, rng = prefill(target, context), RandomSource(0)
+    one, many = (torch.zeros(1, n, dtype=torch.int64, device=target.device) for n in (1, 17))
+    p = torch.full((17, V), 1 / V, dtype=torch.float64)
+    steps = {
+        "one": lambda: target(one, past_kvs=past_kvs),
+        "draft": lambda: draft_tokens(draft, context, 4, sampling, rng),
+        "many": lambda: target(many, past_kvs=past_kvs),
+        "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
+        "cache": lambda: trim_kv_cache(past_kvs, 1, position - 2),
+    }
+    # The lower quartile: what else runs on the machine only ever adds.
+    cost = in_turn(steps, repeats=times, warm_up=10, quantile=0.25)
+    more = max(0.0, cost["many"] - cost["one"]) / 16 / cost["one"]
+    return {
+        "draft_cost": cost["draft"] / 4 / cost["one"],
+        "verify_cost": lambda K: 1 + more * K,
+        "rest": (cost["accept"] + cost["cache"]) / cost["one"],
+    }
+
+
+def cost_growth(target, early: int = 20, late: int = 120) -> float:
+    """How much dearer a pass over one token is after `late` cached tokens than after `early`."""
+    token = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
+    caches = [prefill(target, [0] * length) for length in (early, late)]
+    ratios = []
+    with torch.inference_mode():
+        caches = [target(token, past_kvs=cache)[2] for cache in caches]
+        for _ in range(300):
+            seconds = [clock(lambda c=c: target(token, past_kvs=c))[0] for c in caches]
+            ratios.append(seconds[1] / seconds[0])
+    return median(ratios)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured at a Setting: medians over the pairs, and shares of the whole time.
+
+    predicted: the speed-up equation at the measured α and times. α is the parameter of the
+    token-wise rule: blocks have none (None). For them, and for the drafts of PROPOSERS, the
+    equation takes the mean number of tokens that a round emitted. drafted: mean tokens per round;
+    guess_seconds: of drafting, per drafted token (NaN where none was drafted).
+    """
+
+    setting: Setting
+    speed_up: float
+    quartiles: tuple[float, float]
+    predicted: float
+    alpha: float | None
+    drafted: float
+    tokens_per_pass: float
+    outside: float
+    shares: dict[str, float]
+    guess_seconds: float
+
+
+def summary(setting: Setting, pairs: list[Pair]) -> Row:
+    """The row of a setting's pairs."""
+    ratios = sorted(pair.speed_up for pair in pairs)
+    quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    rounds = [r for pair in pairs for r in pair.made.rounds]
+    chain = setting.rule == "token" and setting.draft in DRAFTS
+    alpha = Generation([], rounds, 0).alpha if setting.rule == "token" else None
+    tokens = sum(len(pair.made.tokens) for pair in pairs)
+    seconds = sum(pair.seconds for pair in pairs)
+    shares = {
+        name: sum(pair.shares[name] * pair.seconds for pair in pairs) / seconds
+        for name in pairs[0].shares
+    }
+    shares["rest"] = 1 - sum(shares.values())
+    fill = shares["prefill"] * seconds
+    unit = (sum(pair.plain_seconds for pair in pairs) - fill) / tokens  # one token, one pass
+    K = sum(len(r.candidates) for r in rounds) / len(rounds)
+    per_round = {name: share * seconds / len(rounds) / unit for name, share in shares.items()}
+    verify = per_round.pop("target")
+    rest = sum(per_round.values()) - per_round["prefill"] - per_round["draft"]
+    if not chain:
+        tokens_expected = sum(len(r.emitted) for r in rounds) / len(rounds)
+    else:
+        tokens_expected = expected_tokens(alpha, round(K))
+    k = max(1, round(K))  # a draft may hardly ever guess
+    predicted = speed_up(tokens_expected, k, per_round["draft"] / k, verify, rest)
+    return Row(
+        setting,
+        median(ratios),
+        quartiles,
+        predicted,
+        alpha,
+        K,
+        median(pair.made.tokens_per_pass for pair in pairs),
+        median(pair.outside for pair in pairs),
+        shares,
+        shares["draft"] * seconds / (K * len(rounds)) if K else float("nan"),
+    )
+
+
+HEADER = (
+    "target    draft                  K           T   rule   speed-up  quartiles     predicted"
+    "  α     tokens/pass  outside │ target draft accept cache rest"
+)
+
+
+def line(row: Row) -> str:
+    """A row of the table on screen."""
+    s, (low, high) = row.setting, row.quartiles
+    share = {name: f"{100 * part:.0f}" for name, part in row.shares.items()}
+    target = f"{100 * (row.shares['target'] + row.shares['prefill']):.0f}"
+    alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
+    return (
+        f"{s.target:9} {s.draft:22} {s.K!s:11} {s.temperature:<3g} {s.rule:6} "
+        f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.predicted:6.2f}×    {alpha:>5} "
+        f"{row.tokens_per_pass:8.2f}     {row.outside:7.1%} │ {target:>5}% {share['draft']:>4}% "
+        f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
+    )
+
+
+def picture(rows: list[Row]) -> figures.Picture:
+    """Speed-up against K of the first row's draft, temperature and rule, beside the predicted one.
+
+    Raises ValueError if no row has a number as its K.
+    """
+    first = rows[0].setting
+    curves = {}
+    for row in sorted((r for r in rows if isinstance(r.setting.K, int)), key=lambda r: r.setting.K):
+        if row.setting == dataclasses.replace(first, target=row.setting.target, K=row.setting.K):
+            curves.setdefault(row.setting.target, []).append(row)
+    if not curves:
+        raise ValueError("no row to draw: give K as numbers")
+    return figures.measured_beside_predicted(
+        {
+            target: (
+                [r.setting.K for r in mine],
+                [r.speed_up for r in mine],
+                [r.quartiles for r in mine],
+                [r.predicted for r in mine],
+            )
+            for target, mine in curves.items()
+        },
+        f"Speed-up with the {first.draft} draft, temperature {first.temperature:g}",
+        "K, drafted tokens a round",
+        "times as fast as one token a pass",
+    )
+
+
+def run(
+    settings: list[Setting], targets: dict, drafts: dict, prompts: list[list[int]], n: int
+) -> list[Row]:
+    """Measure every setting on every prompt, n tokens each, prompt by prompt.
+
+    After the warm-up, a line on stderr says about how long the rest will take.
+    """
+    ready, seconds, short = [], 0.0, min(n, 40)
+    for s in tqdm(settings, desc="warm-up"):
+        target, sampling = targets[s.target], Sampling(s.temperature)
+        if s.draft in PROPOSERS:
+            draft = PROPOSERS[s.draft](target, drafts.get("distilled"), s.K)
+        else:
+            draft = drafts[s.draft]
+        target = getattr(draft, "target", target)  # a draft may have one of its own
+        K = policy_of(s.K, target, draft, sampling)
+        how = {"draft": draft, "K": K, "sampling": sampling, "rule": s.rule, "target": target}
+        ready.append(how)
+        seconds += clock(functools.partial(measure, prompt=prompts[0], n=short, seed=0, **how))[0]
+    minutes = seconds * n / short * len(prompts) / 60
+    print(f"{len(settings)} rows, about {minutes:.1f} minutes", file=sys.stderr)
+    gc.collect()
+    gc.freeze()  # the rows of a draft's table are not to be walked in somebody's turn
+    pairs: list[list[Pair]] = [[] for _ in settings]
+    with tqdm(total=len(prompts) * len(settings), desc="pairs") as bar:
+        for seed, prompt in enumerate(prompts):
+            for how, mine in zip(ready, pairs, strict=True):
+                mine.append(measure(prompt=prompt, n=n, seed=seed, **how))
+                bar.update()
+    gc.unfreeze()
+    return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
+
+
+def number_or_policy(text: str) -> int | str:
+    """The K of a Setting from the command line."""
+    return text if text in POLICIES else int(text)
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The settings of a run."""
+    parser = argparse.ArgumentParser(
+        prog="nanogpt bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
+    parser.add_argument("--target", nargs="+", choices=list(TARGETS))
+    parser.add_argument("--draft", nargs="+", choices=[*DRAFTS, *PROPOSERS])
+    parser.add_argument("--K", nargs="+", type=number_or_policy, help=f"or {', '.join(POLICIES)}")
+    parser.add_argument("--temperature", nargs="+", type=float)
+    parser.add_argument("--rule", nargs="+", choices=list(RULES))
+    parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--picture", type=Path, help="draw the speed-ups into this PNG")
+    return parser.parse_args(arguments)
+
+
+def settings_of(given: argparse.Namespace) -> list[Setting]:
+    """A tour, or every combination of what was given; draft and K default to the best.
+
+    The rule defaults to the token-wise one. Raises ValueError for --all beside a combination, and
+    for a rule or a policy beside a draft of PROPOSERS.
+    """
+    if not (given.target or given.draft or given.K or given.temperature or given.rule):
+        return list(dict.fromkeys(ALL if given.all else SHORT))
+    if given.all:
+        raise ValueError(
+            "--all is a tour of its own; leave out --target, --draft, --K, --temperature, --rule"
+        )
+    proposers = [draft for draft in given.draft or [] if draft in PROPOSERS]
+    if proposers and (given.rule or any(isinstance(K, str) for K in given.K or [])):
+        raise ValueError(f"{proposers[0]} has a rule of its own, and takes a number as K")
+    return [
+        Setting(target, draft, K, temperature, rule)
+        for target, draft, temperature, rule in itertools.product(
+            given.target or TARGETS,
+            given.draft or ["distilled"],
+            given.temperature or [1.0],
+            given.rule or ["token"],
+        )
+        for K in given.K or [((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]]
+    ]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table. Raises ValueError for settings out of range."""
+    given = parse_arguments(arguments)
+    if given.pairs < 1 or given.tokens < 1:
+        raise ValueError(f"pairs {given.pairs} and tokens {given.tokens} must be at least 1")
+    for path in filter(None, (given.json, given.picture)):
+        if not path.parent.is_dir():
+            raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+    settings = settings_of(given)
+    torch.set_num_threads(1)
+    corpus = load_corpus()
+    target, tokenizer = checkpoint.load(device=given.device)
+    tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    targets = {name: make(target) for name, make in TARGETS.items()}
+    drafts = {}
+    wanted = dict.fromkeys("distilled" if s.draft == "tree" else s.draft for s in settings)
+    for name in [name for name in wanted if name in DRAFTS]:
+        made_of = tokens, tokenizer.vocab_size, target.device
+        seconds, drafts[name] = clock(functools.partial(DRAFTS[name], *made_of))
+        print(f"{name} draft: built in {seconds:.2f} s")
+    rows = run(settings, targets, drafts, prompts_of(held_out, given.pairs), given.tokens)
+    where = "1 thread" if given.device == "cpu" else f"on {given.device}"
+    print(f"{given.pairs} pairs of {given.tokens} tokens each, {where}, {corpus.name}")
+    print(HEADER, *map(line, rows), sep="\n")
+    growth = cost_growth(targets["fused"])
+    print(f"fused target: a pass at position 120 costs {growth:.2f}× one at position 20")
+    if given.json:
+        given.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+    if given.picture:
+        given.picture.write_bytes(picture(rows)._repr_png_()[0])

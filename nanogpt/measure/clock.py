@@ -1,0 +1,72 @@
+"""A clock that is fair: runs in turn, memory kept, and nothing else at work while it ticks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanogpt.generate import Generation
+
+PROMPT = 20  # characters
+DEVICES = ("cpu", "cuda", "mps")
+
+
+def wait() -> None:
+    """Until a GPU that is in use has done all that it was asked to do.
+
+    What works on one returns before it is done. Nothing is waited for on a CPU.
+    """
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available() and torch.mps.current_allocated_memory():
+        torch.mps.synchronize()
+
+
+def clock(decode: Callable[[], Generation]) -> tuple[float, Generation]:
+    """Seconds that `decode` took, and what it returned."""
+    wait()
+    started = time.perf_counter()
+    made = decode()
+    wait()
+    return time.perf_counter() - started, made
+
+
+def keep_memory() -> None:
+    """Have large buffers stay with the process when they are freed, as small ones do.
+
+    glibc gives a large one back to the system after each use, and maps it anew, page by page, for
+    the next: times jump. From the first larger one that is freed on, it no longer does (mallopt(3),
+    M_MMAP_THRESHOLD). Other allocators do not mind.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8)  # it learns from up to 32 MB; none is touched
+
+
+def in_turn(
+    calls: Mapping[Hashable, Callable[[], object]],
+    repeats: int = 40,
+    warm_up: int = 3,
+    quantile: float = 0.5,
+) -> dict:
+    """{name: seconds} of calls without arguments, of each the median, or another quantile.
+
+    They are timed in turn, so that other programs on the machine, and the processor's own caches,
+    affect them all alike.
+    """
+    keep_memory()
+    seconds = {name: [] for name in calls}
+    for _ in range(warm_up + repeats):
+        for name, call in calls.items():
+            seconds[name].append(clock(call)[0])
+    return {name: float(np.quantile(s[warm_up:], quantile)) for name, s in seconds.items()}
+
+
+def prompts_of(tokens: Tensor, n: int) -> list[list[int]]:
+    """n prompts at even distances in `tokens` (N,). Raises ValueError if they do not fit."""
+    distance = (len(tokens) - PROMPT) // n
+    if distance < 1:
+        raise ValueError(f"{n} prompts of {PROMPT} tokens do not fit into {len(tokens)} tokens")
+    return [tokens[i * distance :][:PROMPT].tolist() for i in range(n)]

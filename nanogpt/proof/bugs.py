@@ -1,0 +1,336 @@
+"""The bugs of the gallery: real ones of real decoders, each a small edit of our own code.
+
+Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
+chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
+of batches, are chapter 23's; 59 to 61, of paged caches, chapter 25's; 62 and 63, of drafting ahead,
+chapter 26's; 64 is chapter 24's. `nanogpt.proof.gallery` serves the package with one in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One bug: `old` in `module` is replaced by `new`.
+
+    kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
+    is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
+    has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
+    "eagle" chain, a chain drafted "ahead", a "batch", a "paged" one, or a "server".
+    """
+
+    number: int
+    title: str
+    kind: str
+    module: str
+    old: str
+    new: str
+    caught_by: str
+    seen_in: str = ""
+    decoder: str = "chain"
+
+
+BUGS = [
+    Bug(1, "on rejection, resample from p instead of the residual", "biased", "speculative",
+        "residual(p[i], q[i])", "p[i]",
+        "exact", "romsto/Speculative-Decoding (with an n-gram draft)"),
+    Bug(2, "residual not clamped at 0: the sign is dropped", "biased", "speculative",
+        "(p - q).clip(0)", "abs(p - q)", "exact"),
+    Bug(3, "p where q belongs in the residual, so that it is empty and falls back to p", "biased",
+        "speculative", "residual(p[i], q[i])", "residual(p[i], p[i])", "exact"),
+    Bug(4, "on rejection, only the rejected token is removed from p", "biased", "speculative",
+        "residual(p[i], q[i])",
+        "np.where(np.arange(len(p[i])) == token, 0, p[i]) / (1 - p[i, token])",
+        "exact", "SafeAILab/EAGLE#20"),
+    Bug(5, "candidates are drawn from another q than the one that is divided by", "biased",
+        "speculative", "rng.categorical(q)", "rng.categorical(draft.get_probs(tokens))",
+        "exact", "huggingface/transformers#47932, #32867; jaymody/speculative-sampling#3 "
+        "(there, the raw q is divided by, and the draw is processed or the argmax)"),
+    Bug(6, "accept test and resampling share one random number", "biased", "sampling",
+        "return bool(self._uniforms.random() < probability)",
+        "u, uniforms = self._uniforms.random(), self._uniforms\n\n"
+        "        class Again:  # hands out the same u once more\n"
+        "            def random(_):\n"
+        "                self._uniforms = uniforms\n"
+        "                return u\n\n"
+        "        if u >= probability:\n"
+        "            self._uniforms = Again()\n"
+        "        return u < probability",
+        "frequencies", "sgl-project/sglang#7207; vllm-project/vllm-ascend#16370"),
+    Bug(7, "the generator is seeded again in each round", "biased", "speculative",
+        "        candidates, q = draft_tokens(",
+        "        rng = RandomSource(0)\n        candidates, q = draft_tokens(",
+        "exact", "feifeibear/LLMSpeculativeSampling (before each accept test, if a seed is given)"),
+    Bug(8, "bonus token by argmax while sampling", "biased", "speculative",
+        "rng.categorical(p[len(candidates)])",
+        "int(p[len(candidates)].argmax())", "exact", "shreyansh26/Speculative-Decoding"),
+    Bug(9, "bonus token drawn from row K-1 instead of K", "biased", "speculative",
+        "p[len(candidates)])]", "p[len(candidates) - 1])]", "exact"),
+    Bug(10, "candidates after a rejection are kept", "biased", "speculative",
+        "q[i]))]", "q[i])), *candidates[i + 1 :]]", "exact"),
+    Bug(11, "every draft is accepted", "biased", "speculative",
+        "rng.bernoulli(min(1.0, p[i, token] / q[i, token]))", "rng.bernoulli(1.0)",
+        "exact", "huggingface/transformers#28508"),
+    Bug(12, "p is read one position off", "biased", "speculative",
+        "min(1.0, p[i, token] / q", "min(1.0, p[i + 1, token] / q",
+        "exact", "huggingface/transformers#28166 (an “incorrect indexing operation”)"),
+    Bug(13, "trim keeps one entry too many: a rejected token stays", "biased", "cache",
+        "cache_len_before_verify + num_emitted\n", "cache_len_before_verify + num_emitted + 1\n",
+        "cache", "mmcmanus1/Torch-Velocity"),
+    Bug(14, "trim keeps one entry too few", "biased", "cache",
+        "cache_len_before_verify + num_emitted\n", "cache_len_before_verify + num_emitted - 1\n",
+        "cache"),
+    Bug(15, "no trim at all", "biased", "speculative",
+        "trim_kv_cache(new_kvs, len(emitted), text.cache_len)", "new_kvs",
+        "cache", "ml-explore/mlx-lm#1109 (for caches that cannot be trimmed)"),
+    Bug(16, "the prompt's last token is cached, then fed again", "biased", "generate",
+        "self.read(self.tokens[:-1])", "self.read(self.tokens)",
+        "cache", "mmcmanus1/Torch-Velocity"),
+    Bug(17, "positions restart at 0 with a cache", "biased", "model",
+        "torch.arange(P, P + T, device", "torch.arange(0, T, device",
+        "greedy", "czhou578/nanoGPT-inference (in plain cached decoding)"),
+    Bug(18, "several tokens after a cache, and no causal mask", "biased", "model",
+        ".tril(diagonal=P)", ".tril(diagonal=P + T if P else 0)",
+        "greedy", "czhou578/nanoGPT-inference (in the prefill)"),
+    Bug(19, "greedy compares softmax probabilities at temperature 1", "biased", "sampling",
+        "if self.temperature == 0:\n",
+        "if self.temperature == 0:\n            return torch.softmax(logits, dim=-1)\n",
+        "greedy", "romsto/Speculative-Decoding"),
+    Bug(20, "a stop rule looks at a drafted token, discards it, and p is sampled instead", "biased",
+        "speculative", "        draft_probs.append(q)\n        tokens.append(rng.categorical(q))\n",
+        "        token = rng.categorical(q)\n"
+        "        if q[token] < 0.3:\n"
+        "            break\n"
+        "        draft_probs.append(q)\n        tokens.append(token)\n",
+        "exact"),
+    Bug(21, "u <= p/q accepts a token of probability 0 at u = 0", "biased", "sampling",
+        "self._uniforms.random() < probability", "self._uniforms.random() <= probability",
+        "support", "sgl-project/sglang#35771"),
+    Bug(22, "top-p drops the token that crosses the threshold", "biased", "sampling",
+        "ranked.cumsum(-1) - ranked < self.top_p",
+        "(ranked.cumsum(-1) < self.top_p) | (ranked == ranked[..., :1])",
+        "exact", "shreyansh26/Speculative-Decoding"),
+    Bug(23, "the draft's cache is not rewound after a rejection", "slow", "drafts/transformer",
+        "if kept < len(self.tokens):", "if kept < 0:", "draft"),
+    Bug(24, "the draft's cache misses the last accepted token", "slow", "drafts/transformer",
+        "torch.tensor([context[kept:]]",
+        "torch.tensor([context[kept:][-1:] if kept else context]",
+        "draft", "ohdearquant/lattice#1396; lablup/mlxcel#994 (two entries)"),
+    Bug(25, "the draft's positions are one ahead after the prompt", "slow", "drafts/transformer",
+        "self.model(idx, past_kvs=self.past_kvs)",
+        "self.model(\n            idx, past_kvs=self.past_kvs, "
+        "pos=torch.arange(idx.shape[1]) + (kept and kept + 1)\n        )",
+        "draft", "sgl-project/sglang#25015 (there, of the drafted tokens only)"),
+    Bug(26, "the draft sees a shorter context than it may", "slow", "drafts/transformer",
+        "context[window_start(len(context), self.model.config.block_size) :]", "context[-2:]",
+        "draft"),
+    Bug(27, "a stop token inside an accepted block is ignored", "error", "generate",
+        "emitted[: emitted.index(self.stop_token) + 1]", "emitted",
+        "accounting", "huggingface/transformers#47912"),
+    Bug(28, "more tokens than max_new_tokens", "error", "generate",
+        "min(self.end - len(self.tokens), self.block_size - self.cache_len)",
+        "(self.block_size - self.cache_len)",
+        "accounting", "jaymody/speculative-sampling; tanishqkumar/beyond-nanogpt"),
+    Bug(29, "a rejection in the last place is counted as accepted", "error", "generate",
+        "return len(self.emitted) - 1", "return min(len(self.emitted), len(self.candidates))",
+        "accounting", "czhou578/nanoGPT-inference"),
+    Bug(30, "tokens past the stop are counted in the tokens per pass", "error", "generate",
+        "return len(self.tokens) / self.target_passes if",
+        "return sum(len(r.emitted) for r in self.rounds) / self.target_passes if",
+        "accounting", "vllm-project/vllm#56101"),
+    Bug(31, "silently short output when the window is full", "error", "speculative",
+        "while not text.done:",
+        "while not text.done and len(text.tokens) < target.config.block_size:",
+        "accounting", "czhou578/nanoGPT-inference"),
+    Bug(32, "stop token 0 is treated as no stop token", "error", "generate",
+        "if self.stop_token in emitted:", "if self.stop_token and self.stop_token in emitted:",
+        "accounting", "feifeibear/LLMSpeculativeSampling (there, drawing token 0 is an error)"),
+    Bug(33, "siblings with replacement: duplicates are skipped", "biased", "rules",
+        "            token = tree.tokens[child]\n            if q[child, token] == 0:\n",
+        "            token = tree.tokens[child]\n"
+        "            if token in [tree.tokens[x] for x in children[node + 1] if x < child]:\n"
+        "                continue\n"
+        "            if q[child, token] == 0:\n",
+        "exact", decoder="with"),
+    Bug(34, "siblings without replacement: q zeroed by the rule, but not normalised again",
+        "biased", "rules",
+        "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n"
+        "                break\n"
+        "            left = residual(left, q[child])\n",
+        "            row = q[children[node + 1][0]].copy()\n"
+        "            row[[tree.tokens[x] for x in children[node + 1] if x < child]] = 0\n"
+        "            if rng.bernoulli(min(1.0, left[token] / row[token])):\n"
+        "                break\n"
+        "            left = residual(left, row)\n",
+        "exact", decoder="without"),
+    Bug(35, "siblings without replacement, tested with the whole q", "biased", "drafts/grown",
+        "            picked.append((token, q))\n",
+        "            picked.append((token, picked[0][1] if picked else q))\n",
+        "exact", "SafeAILab/EAGLE#74 (asked there, and answered)", decoder="without"),
+    Bug(36, "a fixed top-k treated as drawn", "biased", "drafts/grown",
+        "[(token, self.one_hot[token]) for token in order", "[(token, q) for token in order",
+        "exact", "NJUNLP/MCSD; MARS (`utils.py`)", decoder="fixed"),
+    Bug(37, "a node that several paths share is judged again for each path", "biased", "rules",
+        "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n",
+        "            coins = children[child + 1] or [child]  # one for each path through it\n"
+        "            if any([rng.bernoulli(min(1.0, left[token] / q[child, token])) for _ in coins]"
+        "):\n",
+        "exact", "FasterDecoding/Medusa (sampling, not “fast”); foundation-model-stack/"
+        "fms-extras#12", decoder="fixed"),
+    Bug(38, "after the walk, a fresh draw from p instead of from what is left of it", "biased",
+        "rules", "            return path, rng.categorical(left)\n",
+        "            return path, rng.categorical(p[node + 1])\n",
+        "exact", "FasterDecoding/Medusa", decoder="fixed"),
+    Bug(39, "random numbers drawn once and used in every round", "biased", "tree",
+        "        path, token = accept(tree, p, rng)\n",
+        "        judge = rng\n"
+        '        if hasattr(rng, "_uniforms"):\n'
+        "            if not text.rounds:\n"
+        "                drawn = [rng._uniforms.random() for _ in range(99)]\n"
+        '            tape = type("Tape", (), {"random": iter(drawn).__next__})\n'
+        "            judge = RandomSource(0, tape)\n"
+        "        path, token = accept(tree, p, judge)\n",
+        "rounds", "Infini-AI-Lab/Sequoia (`SpecTree.py`)", decoder="without"),
+    Bug(40, "block verification stops at the first failure", "biased", "rules",
+        "    if rng.bernoulli(joint[K]):\n",
+        "    for i in range(1, K + 1):  # forward\n"
+        "        S = (joint[i] * p[i] - q[i]).clip(0).sum() if i < K else 0\n"
+        "        off = S + 1 - joint[i]\n"
+        "        h = joint[K] if i == K else S / off if off > 0 else 1.0\n"
+        "        if not rng.bernoulli(min(1.0, h)):\n"
+        "            i -= 1\n"
+        "            return [*candidates[:i], rng.categorical(residual(joint[i] * p[i], q[i]))]\n"
+        "    if True:  # none failed\n",
+        "exact",
+        "demanded in a review of vllm-project/vllm-ascend#11985", decoder="block"),
+    Bug(41, "block verification's last draw takes p without P", "biased", "rules",
+        "left = above[i] / excess[i] if excess[i] > 0 else p[i]", "left = residual(p[i], q[i])",
+        "exact", "vllm-project/vllm-ascend#7807", decoder="block"),
+    Bug(42, "drawn nodes are pruned by their own token's probability", "biased", "drafts/grown",
+        "                for token, row in self.pick(q, width, sampling, rng):\n",
+        "                for token, row in self.pick(q, width, sampling, rng):\n"
+        "                    if row[token] < 0.3:\n"
+        "                        continue\n",
+        "exact", decoder="without"),
+    Bug(43, "cousins are visible in the mask", "biased", "tree",
+        "        pos = mask.sum(-1) - 1\n",
+        "        pos = mask.sum(-1) - 1\n"
+        "        mask = torch.ones_like(mask).tril(text.cache_len)  # all nodes that come before\n",
+        "nodes", "vllm-project/vllm#17560", decoder="without"),
+    Bug(44, "a node's position is its index in the tree", "biased", "tree",
+        "        pos = mask.sum(-1) - 1\n",
+        "        pos = text.cache_len + torch.arange(len(mask), device=mask.device)\n"
+        "        pos = pos.clamp(max=text.block_size - 1)\n",
+        "nodes", "lablup/mlxcel#1214; NVIDIA/TensorRT-LLM#13081", decoder="without"),
+    Bug(45, "the cache keeps the first nodes instead of the path", "biased", "cache",
+        "*(first + node for node in path)]", "*range(first, first + len(path))]",
+        "cache", "sgl-project/sglang#15360, #26866", decoder="without"),
+    Bug(46, "the draft's random number is used again for the next draw", "biased", "sampling",
+        "        u = self._uniforms.random() * cdf[-1]",
+        '        noise = vars(self).pop("noise", None)\n'
+        "        if noise is None:\n"
+        "            noise = self.noise = self._uniforms.random()\n"
+        "        u = noise * cdf[-1]",
+        "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)"),
+    Bug(47, "the features come from one block lower", "slow", "model",
+        "streams[layer - 1] for", "streams[layer - 2] for",
+        "incremental", "vllm-project/vllm#43671; sgl-project/sglang#32334", decoder="eagle"),
+    Bug(48, "a feature is paired with its own token instead of the next", "slow", "drafts/eagle",
+        "text.tokens[known - P :]", "text.tokens[known - P - 1 : -1]",
+        "incremental", decoder="eagle"),
+    Bug(49, "feature and embedding side by side in the other order than in training", "slow",
+        "drafts/eagle", "[token, self.norm_feature(feature)]",
+        "[self.norm_feature(feature), token]",
+        "incremental", "ml-explore/mlx-lm#1469; sgl-project/sglang#6423", decoder="eagle"),
+    Bug(50, "what the draft made of its own features stays where guesses were accepted", "slow",
+        "drafts/eagle", "            out, past = self.head(out, token, past)\n",
+        "            out, past = self.head(out, token, past)\n"
+        "            self.past, self.true = past, past.shape[3]\n",
+        "incremental", "vllm-project/vllm#14649", decoder="eagle"),
+    Bug(51, "the draft's cache lacks the last guess where all were accepted", "slow",
+        "drafts/eagle", "        self.past, self.true = past, P\n",
+        "        self.past, self.true = past, P\n"
+        "        if text.rounds and text.rounds[-1].n_accepted == self.K:\n"
+        "            past[..., P - 2, :] = 0  # its slot was never written\n",
+        "incremental", "Kangaroo's adapter", decoder="eagle"),
+    Bug(52, "the draft's cache is not filled from the prompt", "slow", "drafts/eagle",
+        "of, self.head.empty(), 0\n",
+        "of, F.pad(self.head.empty(), (0, 0, P - 1, 0)), P - 1\n",
+        "incremental", "ml-explore/mlx-lm#990; ikawrakow/ik_llama.cpp#1757", decoder="eagle"),
+    Bug(53, "a tree is verified as a chain: each node after the one before it", "slow", "tree",
+        "        tree = draft.propose(text, text.room, sampling, rng)\n",
+        "        tree = draft.propose(text, text.room, sampling, rng)\n"
+        "        n = min(len(tree.tokens), text.room)\n"
+        "        tree = Tree(tree.tokens[:n], list(range(-1, n - 1)), tree.q[:n])\n",
+        "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed"),
+    Bug(54, "the batch is clamped to its minimum, and the next token drawn from p", "biased",
+        "serving/batch",
+        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        if seat is seats[0]:  # all rows are judged first\n"
+        "            walks = [accept_tree(trees[b], verified[b][0], x.rng) "
+        "for b, x in enumerate(seats)]\n"
+        "            least, walks = min(len(path) for path, _ in walks), iter(walks)\n"
+        "        path, token = next(walks)\n"
+        "        if len(path) > least:\n"
+        "            path = path[:least]\n"
+        "            token = seat.rng.categorical(p[[-1, *path][-1] + 1])\n",
+        "product", decoder="batch"),
+    Bug(55, "one rng for all rows: each draws the same numbers", "biased", "serving/batch",
+        "[RandomSource(b) for b in range(B)]", "[RandomSource(0) for _ in range(B)]",
+        "independent", decoder="batch"),
+    Bug(56, "a row that rejected more than its neighbours is filled up with zeros, not masked",
+        "biased", "serving/batch", "(first <= column) & (column <= first + pos[..., None])",
+        "column <= first + pos[..., None]",
+        "ragged", "Blaizzy/mlx-vlm#2113", decoder="batch"),
+    Bug(57, "rows are answered in the order in which they finished", "biased", "serving/batch",
+        "generation() for seat in seats]",
+        "generation() for seat in sorted(seats, key=lambda seat: len(seat.text.rounds))]",
+        "alone", "vllm-project/vllm#14645 (within a batch: in the order of a dict's keys)",
+        decoder="batch"),
+    Bug(58, "a finished row goes on until the last one is done", "error", "serving/batch",
+        "    while running := [seat for seat in seats if not seat.text.done]:\n"
+        "        batch_round(target, running)\n",
+        "    while not all(seat.text.done for seat in seats):\n"
+        "        batch_round(target, seats)\n",
+        "leaving", decoder="batch"),
+    Bug(59, "blocks are reserved for the K guesses, not for K+1 tokens", "error", "serving/paged",
+        "self.pool.reserve(self.tables, self.lengths, T)",
+        "self.pool.reserve(self.tables, self.lengths, T - 1)",
+        "pool", "vllm-project/vllm#50531 (in its warm-up: no room for what is drafted)",
+        decoder="paged"),
+    Bug(60, "blocks are published before their tokens are verified", "biased", "serving/batch",
+        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        cached = [*text.tokens[text.first :], *tree.tokens]\n"
+        "        text.target.cache.publish(cached, new_kvs)\n"
+        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "publish", decoder="paged"),
+    Bug(61, "blocks are not freed after a rejection", "error", "serving/paged",
+        "            self.pool.release(surplus)\n", "",
+        "pool", "sgl-project/sglang-jax#1147; sgl-project/sglang#13826", decoder="paged"),
+    Bug(62, "a cached roll-out is kept, and used again where the same token comes", "biased",
+        "drafts/ahead",
+        "            token = rollout.source.categorical(table, row)\n",
+        '            cache = vars(self).setdefault("cache", {})\n'
+        "            key = tuple(self.tree.tokens[node] for node in rollout.nodes)\n"
+        "            if key not in cache:\n"
+        "                cache[key] = rollout.source.categorical(table, row)\n"
+        "            token = cache[key]\n",
+        "outcomes", decoder="ahead"),
+    Bug(63, "on a miss, a guess is accepted if it is the argmax, and p drawn from else", "biased",
+        "tree",
+        "        path, token = accept(tree, p, rng)\n",
+        "        if draft.answers[-1].drawn:\n"
+        "            path, token = accept(tree, p, rng)\n"
+        "        else:  # a miss\n"
+        "            best, n = p.argmax(-1).tolist(), 0\n"
+        "            while tree.tokens[n:] and tree.tokens[n] == best[n]:\n"
+        "                n += 1\n"
+        "            path, token = list(range(n)), rng.categorical(p[n])\n",
+        "outcomes", "tanishqkumar/ssd#24", decoder="ahead"),
+    Bug(64, "guesses survive a preemption", "error", "serving/server",
+        "        self.tree, self.most = None, 0\n        self.read(",
+        "        self.most = 0\n        self.read(",
+        "preemption", "vllm-project/vllm#31955, #28558", decoder="server"),
+]  # fmt: skip

@@ -1,0 +1,454 @@
+"""The test bench: checks of a speculative decoder that take the decoder to test as an argument.
+
+A decoder is a function with `speculative_generate`'s arguments. Each check runs it on the small
+models of `nanogpt.proof.toys`, and raises an AssertionError that says in one sentence what is wrong
+and where; it returns None if nothing is. `nanogpt.proof.decoders` makes decoders of the package's
+loops and parts of your own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nanogpt import checkpoint
+from nanogpt.cache import cache_length
+from nanogpt.drafts import eagle
+from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
+from nanogpt.model import GPTLanguageModel
+from nanogpt.proof.decoders import Decoder
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.statistics import chi_squared, chi_squared_limit
+from nanogpt.proof.toys import (
+    SecondBest,
+    SelfDraft,
+    TableDraft,
+    Watched,
+    WorstDraft,
+    Zeros,
+    context_start,
+    deep_toy,
+    random_draft,
+    random_head,
+    toy_target,
+)
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import residual
+
+
+def parents_of(r: Round) -> list[int]:
+    """The parents of a round's candidates: those of a chain are -1, 0, 1, …"""
+    return list(range(-1, len(r.candidates) - 1)) if r.parents is None else r.parents
+
+
+def contexts(r: Round, text: Sequence[int]) -> list[list[int]]:
+    """What each row of a round's target_probs comes after: the text, and a node's path in it."""
+    found = [list(text)]
+    for token, parent in zip(r.candidates, parents_of(r), strict=True):
+        found.append([*found[parent + 1], token])
+    return found
+
+
+SAMPLINGS = (Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
+
+
+@functools.cache
+def exact_continuations(
+    target: GPTLanguageModel, n: int, sampling: Sampling
+) -> dict[tuple[int, ...], float]:
+    """{n tokens: probability} of the target's own continuations of [0, 1]."""
+    return enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, [0, 1], n, sampling, rng).tokens)
+    )
+
+
+def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
+    """The joint distribution of n tokens is the target's own, to 1e-12, by enumeration.
+
+    With temperature, top-k and top-p, of n - 1 tokens.
+    """
+    target, one_hot = toy_target(3, 8, seed=1), TableDraft([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    cases = [(n, Sampling(), "a random draft", random_draft(3))]
+    cases += [(n, Sampling(), "a one-hot draft", one_hot)]
+    cases += [(n - 1, sampling, "a random draft", random_draft(3)) for sampling in SAMPLINGS]
+    for length, sampling, name, draft in cases:
+        exact = exact_continuations(target, length, sampling)
+        got = enumerate_outcomes(
+            lambda rng, length=length, draft=draft, sampling=sampling: tuple(
+                generate(target, draft, [0, 1], length, K, sampling, rng).tokens
+            )
+        )
+        distance = total_variation(got, exact)
+        worst = max(got | exact, key=lambda x: abs(got.get(x, 0) - exact.get(x, 0)))
+        assert distance < 1e-12, (
+            f"the output is not the target's: with {name}, K = {K} and {sampling}, tokens {worst} "
+            f"come with probability {got.get(worst, 0):.4f} instead of {exact.get(worst, 0):.4f}; "
+            f"total variation {distance:.1e}"
+        )
+
+
+def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
+    """At temperature 0, the tokens are autoregressive decoding's own, over up to three windows."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        target = toy_target(7, 8, seed=case % 5)
+        n_prompt, K = (int(torch.randint(1, 13, (1,), generator=generator)) for _ in range(2))
+        n = int(torch.randint(1, 25, (1,), generator=generator))
+        prompt = torch.randint(7, (n_prompt,), generator=generator).tolist()
+        seen = min(n_prompt, 8)
+        even = TableDraft(torch.full((7, 7), 1 / 7))
+        drafts = (random_draft(7), even, SelfDraft(target, seen), WorstDraft(target, seen))
+        draft = drafts[case % 4]
+        expected = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+        got = generate(target, draft, prompt, n, K, Sampling(0), RandomSource(case)).tokens
+        same = sum(1 for _ in iter_equal(got, expected))
+        assert got == expected, (
+            f"greedy decoding differs from the target's own: prompt {prompt}, K = {K}, "
+            f"{type(draft).__name__}: token {same} of {n} is {got[same : same + 1]} instead of "
+            f"{expected[same : same + 1]}"
+        )
+
+
+def iter_equal(a: Sequence, b: Sequence):
+    """The elements that a and b have in common from the start."""
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            return
+        yield x
+
+
+def check_acceptance(generate: Decoder, n: int = 120) -> None:
+    """A draft equal to the target is always accepted, and others as often as Σ min(p, q) says.
+
+    This is what catches bugs that slow decoding down without changing its output.
+    """
+    target = toy_target(7, 8)
+    for sampling in (Sampling(), Sampling(0.7)):
+        made = generate(target, SelfDraft(target, 2), [0, 1], 24, 3, sampling, RandomSource(1))
+        for i, r in enumerate(made.rounds):
+            assert len(r.emitted) == len(r.candidates) + 1, (
+                f"a draft equal to the target was rejected: {sampling}, round {i}, candidates "
+                f"{r.candidates}, emitted {r.emitted}"
+            )
+    made = generate(target, random_draft(7), [0, 1], n, 3, Sampling(), RandomSource(2))
+    expected = variance = accepted = 0.0
+    for r in made.rounds:
+        for i in range(r.n_examined):
+            overlap = float(torch.minimum(r.target_probs[i], r.draft_probs[i]).sum())
+            expected, variance = expected + overlap, variance + overlap * (1 - overlap)
+        accepted += r.n_accepted
+    assert abs(accepted - expected) <= 4 * variance**0.5, (
+        f"{accepted:.0f} candidates were accepted where Σ min(p, q) says {expected:.1f} "
+        f"± {variance**0.5:.1f}"
+    )
+
+
+def check_draft_cache(generate: Decoder, n: int = 12, K: int = 3) -> None:
+    """A draft with a cache of its own says what it would say without one, whatever was accepted.
+
+    Nothing else sees it: with a wrong q the text is still right, only slower.
+    """
+    model = toy_target(7, 64, seed=3)
+    for target in (toy_target(7, 64), model):  # some are rejected, or all accepted
+        draft, fresh, tokens = TransformerDraft(model), SelfDraft(model, 2), [0, 1]
+        made = generate(target, draft, tokens, n, K, Sampling(), RandomSource(4))
+        for i, r in enumerate(made.rounds):
+            before = contexts(r, tokens)
+            for j, (q, parent) in enumerate(zip(r.draft_probs, parents_of(r), strict=True)):
+                right = fresh.get_probs(before[parent + 1]) * (q > 0)  # without earlier siblings
+                right /= right.sum()
+                assert torch.allclose(q, right, rtol=0, atol=1e-9), (
+                    f"round {i}, candidate {j}: the draft's q is off by "
+                    f"{float((q - right).abs().max()):.2f} from what it gives without a cache"
+                )
+            tokens += r.emitted
+
+
+def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
+    """Before every round, the cache is that of a fresh prefill of the tokens before the current."""
+    prompt, target = [0, 1, 2], toy_target(7, 8)
+    watched = Watched(target)
+    made = generate(watched, random_draft(7), prompt, n, K, Sampling(), RandomSource(3))
+    text = prompt + made.tokens
+    passes = [p for p in watched.passes if cache_length(p[1]) or len(p[0]) == 1]
+    current = len(prompt) - 1
+    for i, (r, (given, past_kvs)) in enumerate(zip(made.rounds, passes, strict=False)):
+        start = context_start(current + 1, len(prompt), 8)
+        where = f"round {i}, after the text {text[: current + 1]}"
+        assert cache_length(past_kvs) == current - start, (
+            f"the cache holds {cache_length(past_kvs)} tokens instead of {current - start}: {where}"
+        )
+        fresh = prefill(target, text[start:current])
+        pairs = zip(tensors(past_kvs), tensors(fresh), strict=True)
+        assert all(torch.allclose(t, right, rtol=0, atol=1e-9) for t, right in pairs), (
+            f"the cache is not that of a fresh prefill: {where}"
+        )
+        assert given[0] == text[current], (
+            f"the pass starts with token {given[0]} instead of {text[current]}: {where}"
+        )
+        current += len(r.emitted)
+
+
+def near(value: Tensor, right: Tensor) -> bool:
+    """Whether a tensor (...,) has the shape of `right` (...,) and its numbers, to 1e-4."""
+    return value.shape == right.shape and bool(((value - right).abs() < 1e-4).all())
+
+
+def tensors(past_kvs) -> list[Tensor]:
+    """All keys and values of a cache, in order, each (B, P, hs), on the CPU."""
+    return [torch.as_tensor(t).cpu() for layer in past_kvs or () for kv in layer for t in kv]
+
+
+def check_accounting(generate: Decoder) -> None:
+    """Exactly the tokens asked for, stops where it must, and statistics that match the trace."""
+    target = toy_target(7, 8)
+
+    def run(draft, n, K=3, **kwargs):
+        return generate(target, draft, [0, 1], n, K, Sampling(), RandomSource(9), **kwargs)
+
+    for n, K in ((0, 1), (1, 4), (2, 4), (5, 2), (24, 3)):
+        got = len(run(SelfDraft(target, 2), n, K).tokens)
+        assert got == n, f"{got} tokens came where {n} were asked for (K = {K}, window 8)"
+    for draft in (SelfDraft(target, 2), random_draft(7)):
+        free = run(draft, 24).tokens
+        for stop in range(7):
+            check_stop(run(draft, 24, stop_token=stop), stop, free)
+
+
+def check_stop(made: Generation, stop: int, free: list[int]) -> None:
+    """The text is the free one up to the first `stop`, and its statistics match its trace."""
+    expected = free[: free.index(stop) + 1] if stop in free else free
+    assert made.tokens == expected, (
+        f"stop token {stop}: the text is {made.tokens} and should end as {expected}"
+    )
+    rounds = [(len(r.emitted), len(r.candidates)) for r in made.rounds]
+    accepted, drafted = sum(e - 1 for e, _ in rounds), sum(c for _, c in rounds)
+    examined = sum(len(r.emitted) - 1 + goes_on(r) for r in made.rounds)
+    for name, right in (
+        ("tokens_per_pass", len(made.tokens) / len(rounds)),
+        ("acceptance_rate", accepted / drafted if drafted else None),
+        ("alpha", accepted / examined if examined else None),
+    ):
+        got = getattr(made, name)
+        assert right is None or abs(got - right) < 1e-12, (
+            f"{name} is {got:.3f} where the trace (emitted, drafted per round) {rounds} with "
+            f"{len(made.tokens)} tokens returned gives {right:.3f}"
+        )
+
+
+def goes_on(r: Round) -> bool:
+    """Whether a round had a candidate after those that it accepted."""
+    last = len(r.emitted) - 2 if r.path is None else [-1, *r.path][-1]
+    return last in parents_of(r)
+
+
+def check_support(generate: Decoder, n: int = 12) -> None:
+    """No token of probability 0 is ever emitted, not even at the uniform number 0."""
+    target, rng = toy_target(7, 8), RandomSource(0, Zeros())
+    for sampling in (Sampling(top_k=2), Sampling(top_p=0.5), Sampling(0)):
+        tokens = [0, 1]
+        for token in generate(target, random_draft(7), [0, 1], n, 3, sampling, rng).tokens:
+            p = sampling.probs(SelfDraft(target, 2).logits(tokens))
+            assert p[token] > 0, (
+                f"token {token} came after {tokens} though the target gives it probability 0 "
+                f"({sampling})"
+            )
+            tokens.append(token)
+
+
+def check_frequencies(
+    generate: Decoder, n: int = 400, seed: int = 5, length: int = 2, V: int = 3
+) -> None:
+    """n sampled texts of `length` tokens out of V are spread as the target's own are, by a χ² test.
+
+    Weaker than enumeration, but it sees the one thing that enumeration cannot: how a decoder uses
+    the random numbers themselves.
+    """
+    target, q = toy_target(V, 8, seed=2), [0.9] + [0.1 / (V - 1)] * (V - 1)
+    draft, rng, counts = TableDraft([q] * V), RandomSource(seed), {}
+    for _ in range(n):
+        made = generate(target, draft, [0, 1], length, 1, Sampling(), rng)
+        counts[tuple(made.tokens)] = counts.get(tuple(made.tokens), 0) + 1
+    exact = exact_continuations(target, length, Sampling())
+    statistic, freedom = chi_squared(counts, exact, n)
+    limit = chi_squared_limit(freedom)
+    assert statistic < limit, (
+        f"{n} sampled texts are not spread as the target's: χ² = {statistic:.1f} at {freedom} "
+        f"degrees of freedom, where {limit:.1f} is already out of reach by chance"
+    )
+
+
+def check_trees_lossless(generate: Decoder) -> None:
+    """As check_lossless, but rounds of a single level first: most wrong rules show there at once.
+
+    A tree of two levels takes seconds to enumerate.
+    """
+    check_lossless(generate, n=2, K=1)
+    check_lossless(generate, n=3, K=2)
+
+
+def check_siblings(generate: Decoder, n: int = 120) -> None:
+    """Each sibling that a tree's walk comes to is accepted as often as its p and q say.
+
+    That is with probability Σ min(r, q): q as it was drawn, r what its rejected siblings left of p.
+    For a draft equal to the target it is 1. A chain's acceptance is the same thing.
+    """
+    target = toy_target(7, 8)
+    for draft in (SelfDraft(target, 2), random_draft(7)):
+        made = generate(target, draft, [0, 1], n, 3, Sampling(), RandomSource(2))
+        expected = variance = accepted = 0.0
+        for i, r in enumerate(made.rounds):
+            parents, node = parents_of(r), -1
+            path = list(range(len(r.emitted) - 1)) if r.path is None else r.path
+            kept = [r.candidates[x] for x in path]
+            assert kept == r.emitted[:-1], f"round {i} keeps {kept} and emits {r.emitted}"
+            for chosen in [*path, None]:
+                left = r.target_probs[node + 1].numpy()
+                for child in (x for x, parent in enumerate(parents) if parent == node):
+                    q = r.draft_probs[child].numpy()
+                    overlap = float(min(1.0, (left.clip(max=q)).sum()))
+                    expected, variance = expected + overlap, variance + overlap * (1 - overlap)
+                    if child == chosen:
+                        break
+                    left = residual(left, q)
+                else:
+                    assert chosen is None, f"round {i}: node {chosen} is no child of node {node}"
+                node = chosen
+            accepted += len(path)
+        assert abs(accepted - expected) <= 4 * variance**0.5 + 1e-6, (
+            f"{type(draft).__name__}: {accepted:.0f} nodes were accepted where Σ min(r, q) says "
+            f"{expected:.1f} ± {variance**0.5:.1f}"
+        )
+
+
+def check_nodes(generate: Decoder, n: int = 30, K: int = 3) -> None:
+    """The p of every node is that of its own chain alone: as if no other branch were there."""
+    target, text = toy_target(7, 8), [0, 1]
+    fresh = SelfDraft(target, len(text))
+    made = generate(target, random_draft(7), text, n, K, Sampling(), RandomSource(6))
+    for i, r in enumerate(made.rounds):
+        for j, context in enumerate(contexts(r, text)):
+            off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())
+            which = f"node {j - 1}" if j else "the current token"
+            assert off < 1e-9, (
+                f"round {i}: after {which} p is off by {off:.2f} from that of its own chain "
+                f"{context[len(text) :]}, alone after {text}"
+            )
+        text = text + r.emitted
+
+
+def check_rounds(generate: Decoder) -> None:
+    """As check_frequencies, over two to four rounds: it sees random numbers that come back."""
+    check_frequencies(generate, length=4, V=2)
+
+
+@torch.no_grad()
+def forced_q(
+    head: eagle.EagleHead,
+    target: GPTLanguageModel,
+    known: Sequence[int],
+    guessed: Sequence[int],
+    sampling: Sampling = Sampling(),
+) -> Tensor:
+    """The head's q (V,) of the guess after `guessed`, teacher-forced: without a draft or a cache.
+
+    known: the tokens of the target's cache and the current one. The head reads all their pairs at
+    once, with the target's true features from a pass of its own; then, in place of those of the
+    guesses, its own outputs.
+    """
+    cached = torch.tensor([known[:-1]], device=target.device)
+    features, _ = head.share(target).features_of(target, cached)
+    tokens = torch.tensor([[*known[1:], *guessed]], device=target.device)
+    features = torch.nn.functional.pad(features, (0, 0, 0, len(guessed)))  # never read
+    out = head.unrolled(features, tokens, 1 + len(guessed))[-1]
+    return sampling.probs(head.logits(out[0, -1]))
+
+
+def check_incremental(generate: Decoder, n: int = 40, K: int = 3) -> None:
+    """What an EAGLE draft makes round by round is what its head makes of the true features at once.
+
+    After any rejection, after full acceptance and over restarts; on the hidden states and on three
+    streams. generate: an `eagle_decoder`. Nothing else sees it: the output stays the target's own.
+    """
+    target, _ = deep_toy()
+    for layers in (None, (1, 2, 3)):
+        head, text = random_head(target, layers), [0, 1, 2]
+        made = generate(target, head, text, n, K, Sampling(), RandomSource(1))
+        for i, r in enumerate(made.rounds):
+            known = text[-1 - r.cache_len :]
+            for j, q in enumerate(r.draft_probs):
+                right = forced_q(head, target, known, r.candidates[:j])
+                off = float((q - right).abs().max())
+                read = f"layers {layers}" if layers else "hidden states"
+                assert off < 1e-9, (
+                    f"round {i}, guess {j + 1}, on {read}, {r.cache_len} tokens cached: q is off "
+                    f"by {off:.1e} from what the head makes of the target's true features"
+                )
+            text = text + r.emitted
+
+
+def check_pinned_alpha(generate: Decoder, n: int = 300, K: int = 3) -> None:
+    """The shipped EAGLE-3 head's guesses are accepted as often as its file says, on the target.
+
+    generate: an `eagle_decoder`. It sees what costs many guesses, not what costs a few: its band is
+    four standard errors wide.
+    """
+    target, tokenizer = checkpoint.load()
+    head, facts = eagle.load(eagle.EAGLE3), checkpoint.read_header(eagle.EAGLE3)["facts"]
+    prompt, rng = tokenizer.encode("ROMEO:"), RandomSource(5)
+    made = generate(FusedLanguageModel(target), head, prompt, n, K, Sampling(), rng)
+    expected = variance = 0.0
+    for r in made.rounds:
+        for alpha, _ in facts["alpha"][: r.n_examined]:
+            expected, variance = expected + alpha, variance + alpha * (1 - alpha)
+    accepted = sum(r.n_accepted for r in made.rounds)
+    assert abs(accepted - expected) <= 4 * variance**0.5, (
+        f"{accepted} guesses were accepted where the head's own α says {expected:.1f} "
+        f"± {variance**0.5:.1f}"
+    )
+
+
+def check_second_siblings(generate: Decoder, n: int = 24) -> None:
+    """Where every second sibling is right, a greedy round accepts one of each depth.
+
+    α is known here: it is 1. generate: `tree_decoder("fixed", (2, 2))`. A tree that is verified as
+    something else gives the right text, more slowly.
+    """
+    target = toy_target(7, 8)
+    made = generate(target, SecondBest(target, 2), [0, 1], n, 2, Sampling(0), RandomSource(1))
+    left = n
+    for i, r in enumerate(made.rounds):
+        right = min(2, left - 1, 7 - r.cache_len)
+        assert r.n_accepted == right, (
+            f"round {i} accepts {r.n_accepted} of {len(r.candidates)} nodes, where one of each of "
+            f"{right} depths is the target's own choice"
+        )
+        left -= len(r.emitted)
+
+
+CHECKS: dict[str, Callable[[Decoder], None]] = {
+    "exact": check_lossless,
+    "frequencies": check_frequencies,
+    "greedy": check_greedy,
+    "acceptance": check_acceptance,
+    "cache": check_cache,
+    "draft": check_draft_cache,
+    "accounting": check_accounting,
+    "support": check_support,
+}
+TREE_CHECKS = CHECKS | {  # of trees, and of chains as well
+    "exact": check_trees_lossless,
+    "acceptance": check_siblings,
+    "nodes": check_nodes,
+    "rounds": check_rounds,
+}
+SLOW_CHECKS = TREE_CHECKS | {  # of drafts and trees that read features: what no output shows
+    "incremental": check_incremental,
+    "alpha": check_pinned_alpha,
+    "second": check_second_siblings,
+}

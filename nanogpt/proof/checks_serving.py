@@ -1,0 +1,378 @@
+"""The test bench of servers: checks of decoders that write several texts at once.
+
+A batch decoder is a function with `batch_generate`'s arguments. Each check runs it on the small
+models of `nanogpt.proof.toys`, and raises an AssertionError that says in one sentence what is wrong
+and in which row; it returns None if nothing is. `paged_decoder()` and `server_decoder()` are batch
+decoders as well, each with checks of its own; `ahead_decoder()` writes one text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from nanogpt.drafts.grown import Grown
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Generation, autoregressive_generate, prefill
+from nanogpt.proof.checks import check_lossless, check_stop, contexts, iter_equal
+from nanogpt.proof.decoders import BatchDecoder, Decoder
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.statistics import chi_squared, chi_squared_limit
+from nanogpt.proof.toys import SelfDraft, Watched, context_start, random_draft, toy_target
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving import paged
+from nanogpt.speculative import speculative_generate
+from nanogpt.tree import tree_generate
+
+SAMPLINGS = [Sampling(), Sampling(0), Sampling(0.7), Sampling(top_k=3), Sampling(top_p=0.8)]
+
+
+class WatchedRows(Watched):
+    """A target that keeps count of its passes: their rows, and the places of the cache they fill.
+
+    blocks: before each pass of a batch, how many blocks of the target's pool, if it has one, are
+    held, and how many its rows need. Caches are not kept: they would hold their blocks.
+    """
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.pool = getattr(target, "cache", None)  # of the decoder's own target, in the end
+        self.rows: list[int] = []
+        self.places: list[int] = []
+        self.blocks: list[tuple[int, int]] = []
+
+    def trunk(self, idx, *args, **kwargs):
+        """As the target's; its rows are counted."""
+        self.rows.append(len(idx))
+        return self.target.trunk(idx, *args, **kwargs)
+
+    def states(self, idx, pos=None, *args, **kwargs):
+        """As the target's; its rows are counted."""
+        self.rows.append(len(idx))
+        if pos is not None and pos.dim() == 2:  # (B, T): what is dropped has no place of its own
+            lengths = pos[:, 0]
+            self.places.append(int((lengths + 1 + (pos > lengths[:, None]).sum(1)).sum()))
+            if hasattr(self.pool, "free"):
+                need = sum(-(-n // self.pool.size) for n in lengths.tolist())
+                self.blocks.append((self.pool.blocks - self.pool.free, need))
+        return self.target.states(idx, pos, *args, **kwargs)
+
+    def around(self, target) -> WatchedRows:
+        """The same count, kept of another target's passes."""
+        other = WatchedRows(target)
+        other.rows, other.places, other.blocks = self.rows, self.places, self.blocks
+        self.pool = other.pool
+        return other
+
+
+def random_requests(case: int, V: int = 7) -> list[tuple]:
+    """One to four requests: prompt, max_new_tokens, K, sampling, seed, stop token or None."""
+    generator = torch.Generator().manual_seed(case)
+
+    def below(n: int) -> int:
+        return int(torch.randint(n, (1,), generator=generator))
+
+    requests = []
+    for b in range(1 + below(4)):
+        prompt = [below(V) for _ in range(1 + below(12))]
+        stop = below(V) if below(3) == 0 else None
+        sampling = SAMPLINGS[below(len(SAMPLINGS))]
+        requests.append((prompt, below(20), 1 + below(4), sampling, 10 * case + b, stop))
+    return requests
+
+
+def run(generate: BatchDecoder, target, draft, requests: Sequence[tuple]) -> list[Generation]:
+    """A batch decoder's answers to such requests."""
+    prompts, lengths, Ks, samplings, seeds, stops = map(list, zip(*requests, strict=True))
+    rngs = [RandomSource(seed) for seed in seeds]
+    made = generate(target, draft, prompts, lengths, Ks, samplings, rngs, stops)
+    assert len(made) == len(requests), f"{len(made)} answers to {len(requests)} prompts"
+    return made
+
+
+def check_alone(generate: BatchDecoder, cases: int = 12, own_K: bool = True) -> None:
+    """Each text of a random batch is what it is alone, with its own K, sampling, rng and stop.
+
+    Sampled and greedy, over restarts; on both forms of the target, with chains and with trees.
+    own_K: False for decoders that have one K for all rows, and cut trees; they get chains.
+    """
+    for case in range(cases):
+        target, draft = toy_target(7, 8, seed=case % 5), random_draft(7)
+        if case % 2:
+            target = FusedLanguageModel(target)
+        tree = case % 3 == 2 and own_K
+        drafts = Grown(draft, (2, 2, 1, 1)) if tree else draft
+        requests = random_requests(case)
+        if tree or not own_K:
+            requests = [(*request[:2], 4, *request[3:]) for request in requests]
+        for b, (request, made) in enumerate(
+            zip(requests, run(generate, target, drafts, requests), strict=True)
+        ):
+            prompt, n, K, sampling, seed, stop = request
+            rule = {"sampling": sampling, "rng": RandomSource(seed), "stop_token": stop}
+            if tree:
+                alone = tree_generate(target, drafts, prompt, n, **rule)
+            else:
+                alone = speculative_generate(target, draft, prompt, n, K, **rule)
+            same = sum(1 for _ in iter_equal(made.tokens, alone.tokens))
+            assert made.tokens == alone.tokens, (
+                f"row {b} of {len(requests)} is not what it is alone: prompt {prompt}, {n} tokens, "
+                f"K = {K}, {sampling}: token {same} is {made.tokens[same : same + 1]} instead of "
+                f"{alone.tokens[same : same + 1]}"
+            )
+
+
+def check_product(generate: BatchDecoder) -> None:
+    """The joint distribution of two texts is the product of the target's own, to 1e-12.
+
+    By enumeration, with two prompts, lengths, K, samplings and stop tokens.
+    """
+    target, draft = toy_target(2, 8, seed=1), random_draft(2)
+    requests = [([0, 1], 2, 1, Sampling(), None), ([1], 3, 2, Sampling(0.5), 0)]
+    prompts, lengths, Ks, samplings, stops = map(list, zip(*requests, strict=True))
+    singles = [
+        enumerate_outcomes(
+            lambda rng, request=request: tuple(
+                autoregressive_generate(target, *request[:2], request[3], rng, request[4]).tokens
+            )
+        )
+        for request in requests
+    ]
+    exact = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            tuple(made.tokens)
+            for made in generate(target, draft, prompts, lengths, Ks, samplings, [rng, rng], stops)
+        )
+    )
+    distance = total_variation(got, exact)
+    worst = max(got | exact, key=lambda x: abs(got.get(x, 0) - exact.get(x, 0)))
+    assert distance < 1e-12, (
+        f"two texts in a batch are not the target's own: {worst} come with probability "
+        f"{got.get(worst, 0):.4f} instead of {exact.get(worst, 0):.4f}; total variation "
+        f"{distance:.1e}"
+    )
+
+
+def check_independent(generate: BatchDecoder, n: int = 400, seed: int = 0) -> None:
+    """Rows that are handed no random source do not draw the same numbers, by a χ² test of pairs.
+
+    Enumeration cannot see it: there, whatever is drawn twice is two draws.
+    """
+    target, draft = toy_target(2, 8, seed=2), random_draft(2, seed)
+    made = generate(target, draft, [[0, 1]] * n, 2, 1)
+    own = enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, [0, 1], 2, rng=rng).tokens)
+    )
+    exact = {(a, b): own[a] * own[b] for a, b in itertools.product(own, own)}
+    counts = {}
+    for a, b in zip(made[::2], made[1::2], strict=True):
+        pair = tuple(a.tokens), tuple(b.tokens)
+        counts[pair] = counts.get(pair, 0) + 1
+    statistic, freedom = chi_squared(counts, exact, n // 2)
+    limit = chi_squared_limit(freedom)
+    equal = sum(count for (a, b), count in counts.items() if a == b)
+    assert statistic < limit, (
+        f"neighbours in a batch are not independent: {equal} of {n // 2} pairs are the same text; "
+        f"χ² = {statistic:.1f} at {freedom} degrees of freedom, where {limit:.1f} is already out "
+        "of reach by chance"
+    )
+
+
+def check_ragged(generate: BatchDecoder, n: int = 20) -> None:
+    """The p that each row is judged by is that of its own text, however long the others are."""
+    target = toy_target(7, 8)
+    prompts = [[0, 1], [2], [3, 4, 5, 6, 0], [1, 1, 1]]
+    Ks, tree = [3, 1, 2, 4], Grown(random_draft(7), (2, 1, 1))
+    for draft, form in ((random_draft(7), target), (tree, FusedLanguageModel(target))):
+        rngs = [RandomSource(seed) for seed in range(4)]
+        answers = generate(form, draft, prompts, n, Ks, Sampling(), rngs)
+        for b, (prompt, made) in enumerate(zip(prompts, answers, strict=True)):
+            fresh, text = SelfDraft(target, len(prompt)), list(prompt)
+            for i, r in enumerate(made.rounds):
+                where = f"row {b}, round {i}, after {len(text)} tokens"
+                cached = len(text) - 1 - context_start(len(text), len(prompt), 8)
+                assert r.cache_len == cached, (
+                    f"the cache holds {r.cache_len} tokens instead of {cached}: {where}"
+                )
+                for j, context in enumerate(contexts(r, text)):
+                    off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())
+                    which = f"candidate {j - 1}" if j else "the current token"
+                    assert off < 1e-9, (
+                        f"after {which}, p is off by {off:.2f} from that of the text alone: {where}"
+                    )
+                text += r.emitted
+
+
+def check_leaving(generate: BatchDecoder) -> None:
+    """Each row has its own length and stop, ends there, and costs no pass after it."""
+    target, draft = WatchedRows(toy_target(7, 8)), random_draft(7)
+    requests = [
+        ([0, 1], n, K, Sampling(), b, None)
+        for b, (n, K) in enumerate([(0, 1), (1, 4), (2, 4), (24, 3), (5, 2), (24, 1)])
+    ]
+    free = run(generate, target, draft, requests)
+    for b, (made, request) in enumerate(zip(free, requests, strict=True)):
+        got = len(made.tokens)
+        assert got == request[1], f"row {b} has {got} tokens where {request[1]} were asked for"
+    for stop in range(7):
+        stopped = [(*request[:5], (stop + b) % 7) for b, request in enumerate(requests)]
+        target.rows.clear()
+        answers = run(generate, target, draft, stopped)
+        for b, (made, whole) in enumerate(zip(answers, free, strict=True)):
+            if made.rounds:
+                check_stop(made, (stop + b) % 7, whole.tokens)
+            before = [token for r in made.rounds[:-1] for token in r.emitted]
+            assert (stop + b) % 7 not in before and len(before) < max(1, requests[b][1]), (
+                f"row {b} goes on after its end: it had {before} before its last pass"
+            )
+        rows, needed = sum(target.rows), sum(len(x.rounds) + x.prefills for x in answers)
+        assert rows <= needed, (
+            f"the target's passes had {rows} rows in all where the texts needed {needed} at most"
+        )
+
+
+def check_outcomes(generate: Decoder) -> None:
+    """What was prepared for an outcome is drawn fresh, used once, for it alone, and is lossless.
+
+    By enumeration, hits and misses; and each q is the draft's own after the text that came.
+    generate: an `ahead_decoder`, for one text.
+    """
+    check_lossless(generate, n=3, K=1)
+    target, draft, text = toy_target(7, 8), SelfDraft(toy_target(7, 64, seed=3), 2), [0, 1]
+    made = generate(target, draft, text, 24, 3, Sampling(), RandomSource(1))
+    for i, r in enumerate(made.rounds):
+        for j, (q, context) in enumerate(zip(r.draft_probs, contexts(r, text), strict=False)):
+            off = float((q - draft.get_probs(context)).abs().max())
+            assert off < 1e-9, (
+                f"round {i}, guess {j + 1}: q is off by {off:.2f} from the draft's own after the "
+                f"text that came, {context}"
+            )
+        text = text + r.emitted
+
+
+def check_pool(generate: BatchDecoder, cases: int = 6) -> None:
+    """Texts hold no more blocks than their entries need, and none once they are done.
+
+    generate: a `paged_decoder`.
+    """
+    for case in range(cases):
+        size = 1 + case % 4
+        target = WatchedRows(paged.on_pool(toy_target(7, 8, seed=case % 5), 64, size))
+        requests = random_requests(case)
+        failed = ""
+        try:
+            run(generate, target, random_draft(7), requests)
+        except (IndexError, ValueError) as error:  # the pool is large enough
+            failed = f"{type(error).__name__}: {error}"
+        assert not failed, (
+            f"a pass finds no block that was reserved for it, with blocks of {size}: {failed}"
+        )
+        for i, (held, need) in enumerate(target.blocks):
+            assert held <= need, (
+                f"{held} blocks of {size} are held before pass {i} where the texts need {need}"
+            )
+        pool = target.pool
+        assert pool.free == pool.blocks, (
+            f"{pool.blocks - pool.free} of {pool.blocks} blocks are held when all texts are done"
+        )
+        assert not any(pool.references), f"references to free blocks: {pool.references}"
+
+
+def check_publish(generate: BatchDecoder, cases: int = 6) -> None:
+    """What texts publish in a block is the entries of its key, and of final tokens only.
+
+    So a text that finds them is what it is alone. generate: a `paged_decoder`.
+    """
+    for case in range(cases):
+        size, own = 1 + case % 3, toy_target(7, 8, seed=case % 5)
+        target, draft = WatchedRows(paged.on_pool(own, 64, size)), random_draft(7, case)
+        requests = random_requests(case)
+        texts = [
+            (*prompt[-8:], *made.tokens)
+            for (prompt, *_), made in zip(
+                requests, run(generate, target, draft, requests), strict=True
+            )
+        ]
+        fused, pool = FusedLanguageModel(own), target.pool
+        for key, block in pool.published.items():
+            n = len(key)
+            parts = {text[i : i + n] for text in texts for i in range(len(text))}
+            assert key in parts, (
+                f"a block of {size} is published for the tokens {key}, which are in no text of "
+                f"{texts}"
+            )
+            fresh = prefill(fused, key).buffer[:, :, 0, :, n - size : n]
+            off = float((pool.entries[:, :, block].transpose(2, 3) - fresh).abs().max())
+            assert off < 1e-9, (
+                f"the block that is published for the tokens {key} holds entries that are off by "
+                f"{off:.1e} from theirs"
+            )
+        again = [(list(text[:8]), 6, 2, Sampling(), 0, None) for text in texts]
+        for request, made in zip(again, run(generate, target, draft, again), strict=True):
+            alone = speculative_generate(own, draft, *request[:4], RandomSource(0)).tokens
+            assert made.tokens == alone, (
+                f"after {request[0]}, found in blocks of {size}, come {made.tokens} instead of "
+                f"{alone}"
+            )
+
+
+def check_preemption(generate: BatchDecoder) -> None:
+    """With too few places for all, texts are the target's own, and no pass takes more places.
+
+    generate: a `server_decoder`. The joint distribution by enumeration, then greedily.
+    """
+    target, draft = toy_target(2, 8, seed=1), random_draft(2)
+    prompts, lengths = [[0, 1], [1]], [3, 3]
+    single = [
+        enumerate_outcomes(
+            lambda rng, prompt=prompt: tuple(
+                autoregressive_generate(target, prompt, 3, rng=rng).tokens
+            )
+        )
+        for prompt in prompts
+    ]
+    exact = {(a, b): single[0][a] * single[1][b] for a, b in itertools.product(*single)}
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            tuple(made.tokens)
+            for made in generate(target, draft, prompts, lengths, 1, rngs=[rng, rng], capacity=6)
+        )
+    )
+    distance = total_variation(got, exact)
+    assert distance < 1e-12, (
+        f"with 6 places for two texts, their joint distribution is not the target's own: total "
+        f"variation {distance:.1e}"
+    )
+    watched = WatchedRows(toy_target(7, 8))
+    prompts, n, capacity = [[0, 1], [2], [3, 4, 5], [6]], 14, 20
+    alone = [autoregressive_generate(watched.target, x, n, Sampling(0)).tokens for x in prompts]
+    for K in (1, 3):
+        watched.places.clear()
+        answers = generate(
+            watched, SelfDraft(watched.target, 1), prompts, n, K, Sampling(0), capacity=capacity
+        )
+        most = max(watched.places)
+        assert most <= capacity, (
+            f"a pass takes {most} places of the cache where there are {capacity} in all (K = {K})"
+        )
+        for b, (made, right) in enumerate(zip(answers, alone, strict=True)):
+            assert made.tokens == right, (
+                f"row {b} of a server with {capacity} places for {len(prompts)} texts is "
+                f"{made.tokens} instead of {right} (K = {K})"
+            )
+
+
+SERVING_CHECKS: dict[str, Callable] = {
+    "alone": check_alone,
+    "product": check_product,
+    "independent": check_independent,
+    "ragged": check_ragged,
+    "leaving": check_leaving,
+    "pool": check_pool,  # of a paged_decoder
+    "publish": check_publish,
+    "preemption": check_preemption,  # of a server_decoder
+    "outcomes": check_outcomes,  # of an ahead_decoder
+}

@@ -1,0 +1,181 @@
+"""Decoders to be checked, all with `speculative_generate`'s arguments.
+
+`decoder(accept_reject=mine)` is the package's loop with parts of your own; the others put a tree, a
+batch, a server, a paged cache or a second process behind the same signature.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+
+from nanogpt import tree
+from nanogpt.drafts import ahead, eagle, grown
+from nanogpt.generate import Generation
+from nanogpt.proof.toys import Watched, random_head
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving import batch, paged, server
+
+Decoder = Callable[..., Generation]
+BatchDecoder = Callable[..., list[Generation]]
+
+
+def decoder(**parts: Callable) -> Decoder:
+    """`speculative_generate`, the real loop, with some of its parts replaced by name.
+
+    Raises ValueError for a name that the loop does not know.
+    """
+    return loop("speculative_generate", "speculative", parts)
+
+
+def loop(name: str, module: str, parts: dict[str, Callable]) -> Callable[..., Generation]:
+    """The loop `name` of a module of the package, with parts of that module replaced by name.
+
+    Raises ValueError for a part that the module does not know.
+    """
+    spec = importlib.util.find_spec(f"nanogpt.{module}")
+    second = importlib.util.module_from_spec(spec)  # the package's own stays as it is
+    spec.loader.exec_module(second)
+    unknown = parts.keys() - vars(second).keys()
+    if unknown:
+        raise ValueError(f"{name} has no part {', '.join(sorted(unknown))}")
+    vars(second).update(parts)
+    return vars(second)[name]
+
+
+def tree_decoder(
+    siblings: str, widths: Sequence[int] = (2, 1), accept=None, module=tree, drafts=grown
+) -> Decoder:
+    """`tree_generate` with speculative_generate's arguments: K is the depth of the tree.
+
+    The first levels have these `widths`, the rest 1; `siblings` is as in Grown. At temperature 0
+    the tree grows from the draft's q at temperature 1: of the sampled one, all siblings would be
+    the same. accept: another rule than accept_tree. module, drafts: where the loop and Grown are.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        trees = drafts.Grown(draft, [*widths[:K], *[1] * (K - len(widths))], siblings)
+        if sampling.temperature == 0:
+            propose = trees.propose
+            trees.propose = lambda text, most, _, rng: propose(text, most, Sampling(), rng)
+        rule = accept or module.accept_tree
+        return module.tree_generate(
+            target, trees, prompt_tokens, max_new_tokens, rule, sampling, rng, **kwargs
+        )
+
+    return generate
+
+
+def eagle_decoder(module=eagle, loop=tree) -> Decoder:
+    """`tree_generate` with an EagleDraft of K guesses, and speculative_generate's arguments.
+
+    The draft given is an EagleHead; in place of any other, there is a random one, on the hidden
+    states. module, loop: where the draft and tree_generate come from.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        head = draft if hasattr(draft, "unrolled") else random_head(target, cls=module.EagleHead)
+        return loop.tree_generate(
+            target,
+            module.EagleDraft(target, head, K),
+            prompt_tokens,
+            max_new_tokens,
+            sampling=sampling,
+            rng=rng,
+            **kwargs,
+        )
+
+    return generate
+
+
+def paged_decoder(module=batch, pages=paged, blocks: int = 1024, size: int = 3) -> BatchDecoder:
+    """`batch_generate` with texts that share blocks, on a pool, the target's own if it has one.
+
+    A text that is done is dropped, and its blocks with it. module, pages: where batch_round and
+    SharedText come from.
+    """
+
+    def generate(
+        target,
+        draft,
+        prompts,
+        max_new_tokens,
+        K=4,
+        samplings=Sampling(),
+        rngs=None,
+        stop_token=None,
+    ):
+        if not hasattr(getattr(target, "cache", None), "free"):
+            inner = target.target if isinstance(target, Watched) else target
+            pool = pages.on_pool(inner, blocks, size)
+            target = target.around(pool) if isinstance(target, Watched) else pool
+        B = len(prompts)
+        each = (module.one_each(x, B) for x in (max_new_tokens, stop_token, K, samplings))
+        rngs = [RandomSource(b) for b in range(B)] if rngs is None else rngs
+        running, answers = {}, {}
+        for b, (prompt, n, stop, *own) in enumerate(zip(prompts, *each, strict=True)):
+            of = target, prompt, n, stop  # no name is kept for the text: it would hold its blocks
+            running[b] = module.Seat(pages.SharedText(*of), draft, *own, rngs[b])
+        while running:
+            for b in [b for b, seat in running.items() if seat.text.done]:
+                answers[b] = running.pop(b).text.generation()
+            if running:
+                module.batch_round(target, list(running.values()))
+        return [answers[b] for b in range(B)]
+
+    return generate
+
+
+def server_decoder(module=server) -> BatchDecoder:
+    """A `Server` with batch_generate's arguments, and its own by name. K is the largest of all."""
+
+    def generate(
+        target,
+        draft,
+        prompts,
+        max_new_tokens,
+        K=4,
+        samplings=Sampling(),
+        rngs=None,
+        stop_token=None,
+        **own,
+    ):
+        B = len(prompts)
+        server = module.Server(target, draft, max(batch.one_each(K, B)), **{"rows": B} | own)
+        each = (batch.one_each(x, B) for x in (max_new_tokens, samplings, rngs, stop_token))
+        order = [server.submit(*request) for request in zip(prompts, *each, strict=True)]
+        answers = {}
+        while len(answers) < B:
+            answers |= server.step()
+        return [answers[number] for number in order]
+
+    return generate
+
+
+def ahead_decoder(module=ahead, loop=tree, fan: int = 1) -> Decoder:
+    """`tree_generate` with an AheadDraft, and speculative_generate's arguments.
+
+    Its drafter runs in this process and draws from the same rng, so that all of it is enumerated.
+    fan: how many outcomes it prepares for each number of accepted guesses; the others are misses.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        by = module.Inline(module.Drafter(draft, K, [fan] * (K + 1)))
+        ahead = module.AheadDraft(by, shared=True)
+        return loop.tree_generate(
+            target,
+            ahead,
+            prompt_tokens,
+            max_new_tokens,
+            sampling=sampling,
+            rng=rng or RandomSource(0),
+            **kwargs,
+        )
+
+    return generate

@@ -1,0 +1,165 @@
+"""The gallery's machine: the whole package a second time, with one bug in it.
+
+A bug is a piece of the package's source and what stands there instead. `mutant(bug)` serves the
+package under another name and with that one edit, and returns its decoder; if the code changes so
+that an edit no longer fits, that is an error.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib.util
+import sys
+import weakref
+from pathlib import Path
+
+from torch import nn
+
+from nanogpt.proof.bugs import Bug
+from nanogpt.proof.decoders import (
+    Decoder,
+    ahead_decoder,
+    eagle_decoder,
+    paged_decoder,
+    server_decoder,
+    tree_decoder,
+)
+from nanogpt.proof.toys import Watched
+
+PACKAGE = Path(__file__).resolve().parent.parent
+SECOND = "nanogpt_with_a_bug"  # the name that edited modules are served under
+
+
+def edited(bug: Bug, module: str) -> str:
+    """The source of `module`, a path below the package, with the bug in it if it is the bug's.
+
+    Raises ValueError if the code that the bug replaces is not there.
+    """
+    source = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
+    if module == bug.module:
+        if bug.old not in source:
+            raise ValueError(f"bug {bug.number} edits {bug.old!r}, which {module}.py does not have")
+        source = source.replace(bug.old, bug.new)
+    return source
+
+
+SERVED = {
+    "batch": ["serving.batch"],
+    "paged": ["serving.batch", "serving.paged"],
+    "server": ["serving.server"],
+    "ahead": ["drafts.ahead", "drafts.shipped", "tree"],
+}  # by the bug's decoder, what is imported; of others, these three:
+ALONE = ["speculative", "tree", "drafts.shipped"]
+
+
+class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the package's modules under the name SECOND, one of them with a bug in it."""
+
+    def __init__(self, bug: Bug):
+        self.bug = bug
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Where to load a module of SECOND from: here. Others are left to others."""
+        first, *below = fullname.split(".")
+        if first != SECOND:
+            return None
+        file, search = PACKAGE.joinpath(*below), None
+        if file.is_dir():
+            file, search = file / "__init__", []
+        return importlib.util.spec_from_file_location(
+            fullname, f"{file}.py", loader=self, submodule_search_locations=search
+        )
+
+    def exec_module(self, module) -> None:
+        """Run the module's source. What it imports of the package comes from SECOND as well."""
+        name = Path(module.__file__).relative_to(PACKAGE).with_suffix("").as_posix()
+        source = edited(self.bug, name).replace("from nanogpt", f"from {SECOND}")
+        exec(compile(source, f"{name}.py with bug {self.bug.number}", "exec"), vars(module))
+
+
+def served(bug: Bug) -> dict:
+    """{name: module} of the package with the bug in it. Nothing of it stays in sys.modules."""
+    finder = Edited(bug)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in SERVED.get(bug.decoder, ALONE):
+            importlib.import_module(f"{SECOND}.{name}")  # and what it imports
+    finally:
+        sys.meta_path.remove(finder)
+        names = [name for name in sys.modules if name.partition(".")[0] == SECOND]
+        modules = {name: sys.modules.pop(name) for name in names}
+    return modules
+
+
+def twin(thing, modules: dict, made: dict | None = None):
+    """The same thing as an object of the classes in `modules`; the caller's stays as it is.
+
+    What is not the package's own comes back as it is. Tensors and random numbers are shared. A
+    class of the package comes back as its second self. made: the twins so far, by id.
+    """
+    made = {} if made is None else made
+    if id(thing) in made:
+        return made[id(thing)]
+    if isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
+        return type(thing)(twin(x, modules, made) for x in thing)
+    if isinstance(thing, dict):
+        return type(thing)((key, twin(x, modules, made)) for key, x in thing.items())
+    cls = thing if isinstance(thing, type) else type(thing)
+    if cls.__module__.startswith("nanogpt."):
+        home = modules.get(cls.__module__.replace("nanogpt", SECOND, 1))
+        cls = getattr(home, cls.__name__, None)  # none: not served, a model of the checks, say
+    elif not isinstance(thing, nn.Module):  # a module of torch may hold some of ours
+        cls = None
+    if cls is None:
+        return thing
+    if isinstance(thing, type):
+        return cls
+    made[id(thing)] = new = object.__new__(cls)
+    vars(new).update(twin(vars(thing), modules, made))
+    return new
+
+
+def decoder_of(bug: Bug, modules: dict) -> Decoder:
+    """The decoder that has the bug, out of the modules served with it."""
+
+    def of(name: str):
+        return modules[f"{SECOND}.{name}"]
+
+    if bug.decoder == "batch":
+        return of("serving.batch").batch_generate
+    if bug.decoder == "server":
+        return server_decoder(of("serving.server"))
+    if bug.decoder == "paged":
+        return paged_decoder(of("serving.batch"), of("serving.paged"))
+    if bug.decoder == "ahead":
+        return ahead_decoder(of("drafts.ahead"), of("tree"))
+    if bug.decoder == "eagle":
+        return eagle_decoder(of("drafts.eagle"), of("tree"))
+    speculate = of("speculative").speculative_generate
+    if bug.decoder == "chain":
+        return speculate
+    if bug.decoder == "block":
+        return functools.partial(speculate, accept=of("rules").accept_blockwise)
+    widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
+    return tree_decoder(bug.decoder, widths, module=of("tree"), drafts=of("drafts.grown"))
+
+
+def mutant(bug: Bug) -> Decoder:
+    """A decoder with the bug in it: the package served a second time, with the one edit."""
+    modules = served(bug)
+    decode = decoder_of(bug, modules)
+    models = weakref.WeakKeyDictionary()  # the twin of each target, made once
+
+    def target_of(target):
+        if isinstance(target, Watched):
+            return target.around(target_of(target.target))
+        if target not in models:
+            models[target] = twin(target, modules)
+        return models[target]
+
+    def generate(target, *given, **named):
+        given, named = twin(given, modules), twin(named, modules)
+        return decode(target_of(target), *given, **named)
+
+    return generate

@@ -1,0 +1,1 @@
+"""Many texts at once? Batches, a server, and a paged cache."""

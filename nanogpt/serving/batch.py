@@ -1,0 +1,226 @@
+"""Several texts in one target pass, each as long as it is and accepting as much as it may.
+
+`verify_batch` checks the guesses of all rows at once; a text in a batch is what it is alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nanogpt.cache import KVCache, cache_length, keep_path
+from nanogpt.generate import Generation, Round, Text, Tree
+from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
+from nanogpt.rules import accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import Policy, check_draft, draft_tokens
+from nanogpt.tree import Layered
+
+
+def propose(draft, text: Text, K: int | Policy, sampling: Sampling, rng: RandomSource) -> Tree:
+    """The draft's guesses for a text, up to K deep: its own tree, or else a chain of tokens."""
+    most, more = K(text.rounds) if callable(K) else (K, None)
+    most = min(most, text.room)
+    if hasattr(draft, "propose"):
+        return draft.propose(text, most, sampling, rng)
+    tokens, q = draft_tokens(draft, text.tokens, most, sampling, rng, more)
+    return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
+
+
+def batch_mask(
+    trees: Sequence[Tree], lengths: Sequence[int], before: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Positions (B, T) and mask (B, T, P+T) of a pass over a tree for each of B texts.
+
+    lengths: how many tokens each text has cached; before: in how many columns before them it has
+    nothing. T is the current token and the largest tree; in a smaller one, the rest of the row sees
+    what its current token sees, and is to be dropped.
+    """
+    sizes = torch.tensor([1 + len(tree.tokens) for tree in trees])[:, None]
+    P = max(a + n for a, n in zip(before, lengths, strict=True))
+    T = int(sizes.max())
+    step = torch.arange(T) * (torch.arange(T) < sizes)  # 0, 1, … and then 0 again
+    pos = torch.tensor(lengths)[:, None] + step  # as in chains
+    first, column = torch.tensor(before)[:, None, None], torch.arange(P + T)
+    mask = (first <= column) & (column <= first + pos[..., None])
+    for b, tree in enumerate(trees):
+        N = len(tree.tokens)
+        if tree.parents != list(range(-1, N - 1)):
+            own = tree_mask(tree.parents, lengths[b])
+            mask[b, : N + 1, before[b] : before[b] + own.shape[1]] = own
+            pos[b, : N + 1] = own.sum(-1) - 1
+    return pos, mask
+
+
+@torch.no_grad()
+def verify_batch(
+    target: GPTLanguageModel,
+    texts: Sequence[Text],
+    trees: Sequence[Tree],
+    samplings: Sequence[Sampling],
+) -> list[tuple[Tensor, Tensor, KVCache]]:
+    """verify_tree for several texts in one pass: of each, p (N+1, V), hidden (N+1, C), new cache.
+
+    Texts differ in length and trees in size (N). The pass is as wide as the largest tree; in the
+    other rows, the surplus is computed and dropped. `hidden` are the streams after the text's
+    `layers` (N+1, n C), if it has any. A tree's `begun` is not used.
+    Raises ValueError unless there is a tree and a sampling for each text, and past the window.
+    """
+    if not len(texts) == len(trees) == len(samplings) > 0:
+        raise ValueError("give a tree and a sampling for each text, and one text at least")
+    lengths = [text.cache_len for text in texts]
+    past_kvs, before = joined([text.past_kvs for text in texts])
+    pos, mask = batch_mask(trees, lengths, before)
+    tokens = [[x.tokens[-1], *tree.tokens] for x, tree in zip(texts, trees, strict=True)]
+    idx = torch.tensor([(each + [0] * pos.shape[1])[: pos.shape[1]] for each in tokens])
+    idx, pos, mask = (x.to(target.device) for x in (idx, pos, mask))  # (B, T), …, (B, T, P+T)
+    streams, new_kvs = target.states(idx, pos, past_kvs, mask)
+    hidden = target.ln_f(streams[-1])
+    logits = target.lm_head(hidden).cpu()  # (B, T, V)
+    p = torch.empty(logits.shape, dtype=torch.float64)
+    for sampling in set(samplings):
+        its = [b for b, one in enumerate(samplings) if one == sampling]
+        p[its] = sampling.probs(logits[its])
+
+    own = rows(new_kvs, before, [P + len(x) for P, x in zip(lengths, tokens, strict=True)])
+    verified = []
+    for b, text in enumerate(texts):
+        n, layers = len(tokens[b]), getattr(text, "layers", None)
+        seen = [x[b, :n] for x in streams]
+        seen = side_by_side(seen, layers) if layers else hidden[b, :n]
+        verified.append((p[b, :n], seen, own[b]))
+    return verified
+
+
+class Seat(NamedTuple):
+    """A text's place in a batch, with what is its own: draft, K, sampling, random numbers.
+
+    A draft that has a cache of its own is correct, but slow, where several texts share it.
+    """
+
+    text: Text
+    draft: object
+    K: int | Policy
+    sampling: Sampling
+    rng: RandomSource
+
+
+@torch.inference_mode()
+def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
+    """One round of every text: each drafts, one pass verifies all, each keeps what it accepts."""
+    for seat in seats:
+        seat.text.restart_if_full()
+    texts = [seat.text for seat in seats]
+    trees = [propose(x.draft, x.text, x.K, x.sampling, x.rng) for x in seats]
+    verified = verify_batch(target, texts, trees, [seat.sampling for seat in seats])
+    for seat, tree, one in zip(seats, trees, verified, strict=True):
+        text, (p, hidden, new_kvs) = seat.text, one
+        P = text.cache_len
+        path, token = accept_tree(tree, p, seat.rng)
+        past_kvs = keep_path(new_kvs, path, P)
+        emitted = [*(tree.tokens[node] for node in path), token]
+        done = Round(tree.tokens, tree.q, p, emitted, P, tree.parents, path)
+        kept = None
+        if hasattr(seat.draft, "propose"):  # it reads what the target knew
+            kept = hidden[[0, *(node + 1 for node in path)]]
+            kept = kept if text.hidden is None else torch.cat([text.hidden, kept])
+        text.take(done, past_kvs, kept)
+
+
+def one_each(given, B: int) -> list:
+    """`given` if it is a list of B things, one for each row; else the same thing for all rows.
+
+    Raises ValueError for a list of another length.
+    """
+    if not isinstance(given, (list, tuple)):
+        return [given] * B
+    if len(given) != B:
+        raise ValueError(f"{len(given)} values for {B} prompts; give one for each, or one for all")
+    return list(given)
+
+
+@torch.inference_mode()
+def batch_generate(
+    target: GPTLanguageModel,
+    draft,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int | Sequence[int],
+    K: int | Policy | Sequence[int | Policy] = 4,
+    samplings: Sampling | Sequence[Sampling] = Sampling(),
+    rngs: Sequence[RandomSource] | None = None,
+    stop_token: int | Sequence[int | None] | None = None,
+) -> list[Generation]:
+    """The target's continuation of each prompt, all of them in shared passes.
+
+    draft, max_new_tokens, K, samplings and stop_token are one for all rows, or a list with one for
+    each; rngs is a list, by default RandomSource(0), RandomSource(1), … A finished row leaves the
+    batch. Each row is what it is alone, in speculative_generate, or for a draft that has `propose`
+    (K: at most so deep) in tree_generate. Returns the generations in the order of the prompts.
+    Raises ValueError for a list of the wrong length, and as speculative_generate does.
+    """
+    if any(isinstance(prompt, int) for prompt in prompts):
+        raise ValueError("prompts are lists of tokens; write [prompt] for one")
+    B = len(prompts)
+    rngs = [RandomSource(b) for b in range(B)] if rngs is None else rngs
+    if not isinstance(rngs, (list, tuple)):
+        raise ValueError("give rngs as a list, one random source for each row")
+    drafts, Ks, samplings = (one_each(x, B) for x in (draft, K, samplings))
+    lengths, stops = one_each(max_new_tokens, B), one_each(stop_token, B)
+    rngs = one_each(rngs, B)
+    for one, k in zip(drafts, Ks, strict=True):
+        check_draft(one, k, target.config.vocab_size)
+    seats = []
+    for b, prompt in enumerate(prompts):
+        layers = getattr(drafts[b], "layers", None)
+        text = Layered(target, prompt, lengths[b], stops[b], layers)
+        seats.append(Seat(text, drafts[b], Ks[b], samplings[b], rngs[b]))
+    while running := [seat for seat in seats if not seat.text.done]:
+        batch_round(target, running)
+    return [seat.text.generation() for seat in seats]
+
+
+def joined(caches: Sequence[KVCache | None]) -> tuple[KVCache | None, list[int]]:
+    """One cache for a batch of texts, and the column where each text's own entries begin.
+
+    caches: of one text each; None is an empty one. Tuples are moved to the right, zeros before
+    them, so that the entries of the next pass follow in the same column for all; caches of another
+    kind begin in column 0 and let each text go on in a column of its own.
+    """
+    some = next((cache for cache in caches if cache is not None), None)
+    if some is None:
+        return None, [0] * len(caches)
+    if len(caches) == 1:
+        return some, [0]
+    if not isinstance(some, tuple):
+        return type(some).joined(caches), [0] * len(caches)
+    lengths = torch.tensor([cache_length(cache) for cache in caches])[:, None]  # (B, 1)
+    P = int(lengths.max())
+    before = P - lengths
+    # All texts' entries in one row, zeros in front; then each slot's place in that row.
+    place = torch.arange(P) - before + lengths.cumsum(0) - lengths + 1  # (B, P)
+    place = place.where(torch.arange(P) >= before, 0)
+    nothing = torch.zeros_like(some[0][0][0][:, :1])
+    place = place.to(nothing.device)
+
+    def column(layer: int, head: int, which: int) -> Tensor:
+        own = [cache[layer][head][which] for cache in caches if cache is not None]
+        return torch.cat([nothing, *own], dim=1)[0, place]  # (B, P, hs)
+
+    return tuple(
+        tuple((column(i, h, 0), column(i, h, 1)) for h in range(len(layer)))
+        for i, layer in enumerate(some)
+    ), before[:, 0].tolist()
+
+
+def rows(new_kvs: KVCache, before: Sequence[int], lengths: Sequence[int]) -> list[KVCache]:
+    """The batch's cache as one for each text: its first `lengths` entries from its column on."""
+    if not isinstance(new_kvs, tuple):
+        return new_kvs.rows(lengths)
+    return [
+        tuple(tuple((k[own], v[own]) for k, v in layer) for layer in new_kvs)
+        for b, (s, n) in enumerate(zip(before, lengths, strict=True))
+        for own in [(slice(b, b + 1), slice(s, s + n))]
+    ]

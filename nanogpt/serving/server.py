@@ -1,0 +1,319 @@
+"""Serving: several texts in one pass, each with a length, a draft length and a random source.
+
+A text in a batch is what it is alone. Its tokens, its cache and its random numbers are its own;
+only the pass of the target is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nanogpt.cache import KVCache, keep_path
+from nanogpt.generate import Generation, Round, Tree
+from nanogpt.model import GPTLanguageModel
+from nanogpt.rules import accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.batch import propose, verify_batch
+from nanogpt.serving.paged import PoolFull
+from nanogpt.speculative import check_draft
+from nanogpt.tree import Layered
+
+
+def schedule(
+    wants: Sequence[tuple[int, int]], running: int, budget: int, width: int, capacity: int
+) -> list[int]:
+    """How many tokens of each request the next pass computes, for those that take part in it.
+
+    wants: of each request, in order of arrival, how many tokens there are to compute, and how many
+    places of the cache it needs. The first `running` have begun. A pass computes `budget` tokens,
+    at most `width` of one request. Where `capacity` places are too few for those that have begun,
+    the last to come make room, and the answer is shorter than `running`. Otherwise others begin
+    while places and tokens are left, and it is longer. A share of 0 waits for a turn.
+    """
+    shares, places = [], 0
+    for i, (to_do, needs) in enumerate(wants):
+        left, places = budget - sum(shares), places + needs
+        if places > capacity or (i >= running and left == 0):
+            break
+        shares.append(min(to_do, width, left))
+    return shares
+
+
+class Part(NamedTuple):
+    """What a pass needs to know of a text: its next tokens, after those in its cache."""
+
+    tokens: list[int]
+    past_kvs: KVCache | None
+    cache_len: int
+    layers: Sequence[int] | None
+
+
+class Request(Layered):
+    """A text that is read a part at a time, and what else is its own.
+
+    start: where in `tokens` its context begins. What is still to be read is what of the context,
+    the current token aside, the cache does not hold. tree: the guesses for the next pass, None
+    before they are made; most: how many of them there is room for. The first arguments and the
+    errors are those of Text.
+    """
+
+    def __init__(self, target, prompt, max_new_tokens, stop_token, layers, sampling, rng, id):
+        self.sampling, self.rng, self.id = sampling, rng, id
+        self.tree, self.most = None, 0
+        super().__init__(target, prompt, max_new_tokens, stop_token, layers)
+
+    def read(self, tokens: list[int]) -> None:
+        """Only note which tokens are to be read: the passes to come compute them."""
+        self.past_kvs = self.hidden = None
+        self.start = len(self.tokens) - 1 - len(tokens)
+        self.prefills += bool(tokens)
+
+    def forget(self) -> None:
+        """Give the cache back and drop the guesses; the same context is read again later."""
+        self.tree, self.most = None, 0
+        self.read(self.tokens[self.start : -1])
+
+    @property
+    def context(self) -> int:
+        """How many tokens of its context come before the current one."""
+        return len(self.tokens) - 1 - self.start
+
+    @property
+    def unread(self) -> int:
+        """How many of these the cache does not hold."""
+        return self.context - self.cache_len
+
+    @property
+    def to_do(self) -> int:
+        """How many tokens there are to compute: unread ones, the current one, the guesses."""
+        return self.unread + 1 + len(self.tree.tokens)
+
+    @property
+    def room(self) -> int:
+        """As Text.room, once all is read."""
+        return min(self.end - len(self.tokens), self.block_size - self.context) - 1
+
+    def part(self, n: int) -> tuple[Part, Tree]:
+        """Its next n tokens for a pass: the first, and the others as a tree after it."""
+        known = self.tokens[self.start + self.cache_len :][:n]
+        guesses, before = cut(self.tree, n - len(known)), len(known) - 1
+        parents = [*range(-1, before - 1), *(parent + before for parent in guesses.parents)]
+        first = Part(known[:1], self.past_kvs, self.cache_len, self.layers)
+        return first, Tree(known[1:] + guesses.tokens, parents, guesses.q)
+
+    def take_part(self, n: int, p: Tensor, hidden: Tensor | None, new_kvs: KVCache) -> None:
+        """What a pass over n of its tokens brings: more of the cache, or a round.
+
+        p (n, V); hidden (n, C), None where the draft reads none; new_kvs with all n entries.
+        """
+        unread, tree = self.unread, self.tree
+        path, emitted = [], []
+        if n > unread:
+            self.tree = None  # whatever happens from here on, no guess is judged twice
+            tree, p = cut(tree, n - unread - 1), p[unread:].clone()  # the pass's own can go
+            path, token = accept_tree(tree, p, self.rng)
+            emitted = [*(tree.tokens[node] for node in path), token]
+            new_kvs = keep_path(new_kvs, path, self.context)
+        if hidden is not None:
+            stay = [*range(min(n, unread + 1)), *(unread + 1 + node for node in path)]
+            hidden = torch.cat([hidden[:0] if self.hidden is None else self.hidden, hidden[stay]])
+        if emitted:
+            done = Round(tree.tokens, tree.q, p, emitted, self.context, tree.parents, path)
+            self.take(done, new_kvs, hidden)
+        else:
+            self.past_kvs, self.hidden = new_kvs, hidden
+
+
+def cut(tree: Tree, n: int) -> Tree:
+    """A tree's first n nodes, at least 0; parents stay, as they come before their children."""
+    n = max(n, 0)
+    return Tree(tree.tokens[:n], tree.parents[:n], tree.q[:n])
+
+
+def check_server(draft, K: Callable[[int], int], vocab_size: int, **numbers: int | None) -> int:
+    """The largest K of a server. Raises ValueError for settings that are out of range.
+
+    numbers: budget, rows, capacity (or None) and width, by name.
+    """
+    for name, number in numbers.items():
+        if name == "capacity" and number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name} is {number!r}; it must be a whole number from 1")
+    Ks = [K(running) for running in range(1, numbers["rows"] + 1)]
+    for k in Ks:
+        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+            raise ValueError(f"K is {k!r}; it must be a whole number from 0")
+    if max(Ks) and draft is None:
+        raise ValueError(f"K is {max(Ks)} and there is no draft; give one, or K = 0")
+    if draft is not None:
+        check_draft(draft, 1, vocab_size)
+    return max(Ks)
+
+
+class FrontDesk:
+    """Where requests line up for a server, in order of arrival, and leave again.
+
+    requests: those that are there; the first `running` have begun. block: places of the cache that
+    are handed out together; padding: tokens of a pass that take places, whatever they are. Settings
+    and errors are those of Server.
+    """
+
+    def __init__(
+        self,
+        target: GPTLanguageModel,
+        draft=None,
+        K: int | Callable[[int], int] = 0,
+        budget: int = 256,
+        rows: int = 32,
+        capacity: int | None = None,
+        width: int = 16,
+    ):
+        window, V = target.config.block_size, target.config.vocab_size
+        self.target, self.draft, self.K = target, draft, K if callable(K) else lambda _: K
+        self.reads = hasattr(draft, "propose")  # it may want what the target knew
+        numbers = {"budget": budget, "rows": rows, "capacity": capacity, "width": width}
+        self.most = check_server(draft, self.K, V, **numbers)
+        pool = getattr(target, "cache", None)
+        self.block, self.padding = getattr(pool, "size", 1), width * hasattr(pool, "blocks")
+        all_places = rows * (window + self.most * self.reads)
+        if hasattr(pool, "blocks"):
+            all_places = pool.blocks * pool.size
+        self.capacity = all_places if capacity is None else capacity
+        self.budget, self.rows, self.width = budget, rows, width
+        self.no_guess = Tree([], [], torch.empty(0, V, dtype=torch.float64))
+        self.requests: list[Request] = []
+        self.running = self.submitted = 0
+        self.finished: dict[int, Generation] = {}
+        self.errors: list[str] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have not begun, or have lost their places."""
+        return len(self.requests) - self.running
+
+    def places(self, context: int, guesses: int) -> int:
+        """How many blocks of the cache a request needs; what pads a pass takes room in a pool."""
+        return -(-(context + max(1 + guesses, self.padding)) // self.block)
+
+    def submit(
+        self,
+        prompt_tokens: Sequence[int],
+        max_new_tokens: int,
+        sampling: Sampling = Sampling(),
+        rng: RandomSource | None = None,
+        stop_token: int | None = None,
+    ) -> int:
+        """Line up a request; returns its id: 0, 1, … `rng` defaults to RandomSource(id).
+
+        Raises ValueError for a bad request, or one that is too long for the cache.
+        """
+        layers, rng = getattr(self.draft, "layers", None), rng or RandomSource(self.submitted)
+        asked = prompt_tokens, max_new_tokens, stop_token
+        request = Request(self.target, *asked, layers, sampling, rng, self.submitted)
+        longest = min(request.end, request.block_size) - 1
+        needs = self.block * self.places(longest, self.most if self.reads else 0)
+        if needs > self.capacity:
+            raise ValueError(
+                f"the request may need {needs} places in the cache, and there are "
+                f"{self.capacity} in all; ask for fewer tokens, or give the server more"
+            )
+        self.requests.append(request)
+        self.submitted += 1
+        return request.id
+
+    def cancel(self, id: int) -> Generation:
+        """Drop a request, running or waiting; returns what it has written so far.
+
+        Raises ValueError if no request of this id is there (any more).
+        """
+        for i, request in enumerate(self.requests):
+            if request.id == id:
+                del self.requests[i]
+                self.running -= i < self.running
+                request.past_kvs = request.hidden = None
+                return request.generation()
+        raise ValueError(f"no request {id!r} is running or waiting")
+
+    def safely(self, request: Request, do: Callable, *args) -> None:
+        """Do it; where it fails, this request is dropped with a note, and no other is touched.
+
+        A draft that works in the target's cache may find it full: there are no guesses this time.
+        """
+        try:
+            do(*args)
+        except Exception as error:
+            if isinstance(error, PoolFull) and do == self.guess:
+                request.tree, request.most = self.no_guess, 0
+                if request.past_kvs is not None:  # what it took beyond that goes back
+                    request.past_kvs = request.past_kvs.kept(request.cache_len)
+                return
+            self.cancel(request.id)
+            self.errors.append(f"request {request.id} is dropped: {error}")
+
+
+class Server(FrontDesk):
+    """Continuous batching: requests come and go, and every pass takes what fits.
+
+    K: the most guesses of a request in a pass, a number from 0 or a function of the number of
+    running requests; of nothing that was drafted, or the output is biased. budget: tokens that a
+    pass computes; width: of one request, so that a long prompt holds nobody up; rows: requests that
+    run at a time. capacity: places for tokens in all caches together, by default a window for each
+    row, or the pool that the target keeps its caches in.
+    Raises ValueError for a draft of another vocabulary, and for numbers that are out of range.
+    """
+
+    def guess(self, request: Request, K: int) -> None:
+        """Up to K guesses for a request's next pass."""
+        request.restart_if_full()
+        tree, most = self.no_guess, K if self.reads else min(K, request.room)
+        if most > 0:
+            tree = propose(self.draft, request, K, request.sampling, request.rng)
+        request.tree, request.most = cut(tree, most), most
+
+    def settle(self) -> None:
+        """Between two passes: the finished leave, and all others have guesses."""
+        for request in [request for request in self.requests if request.done]:
+            self.finished[request.id] = self.cancel(request.id)
+        K = self.K(max(1, self.running))
+        for request in [request for request in self.requests if request.tree is None]:
+            self.safely(request, self.guess, request, K)
+
+    def batch(self) -> list[tuple[Request, int]]:
+        """Who takes part in the next pass, with how many tokens. Others have no cache."""
+        line = self.requests[: self.rows]
+        wants = [(request.to_do, self.places(request.context, request.most)) for request in line]
+        places = self.capacity // self.block
+        shares = schedule(wants, self.running, self.budget, self.width, places)
+        for request in self.requests[len(shares) :]:
+            if request.past_kvs is not None:  # it is preempted
+                request.forget()
+        self.running = len(shares)
+        return [(request, n) for request, n in zip(line, shares, strict=False) if n]
+
+    @torch.inference_mode()
+    def step(self) -> dict[int, Generation]:
+        """One pass for all that fit; returns the requests that it finished, by id.
+
+        Requests change only after the pass: interrupted, step can be called again. Where one fails
+        by itself (its random source, say), it is dropped and the others go on; then step raises
+        RuntimeError with its id. What is finished is returned by the next call.
+        """
+        self.settle()
+        if batch := self.batch():
+            parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
+            samplings = [request.sampling for request, _ in batch]
+            verified = verify_batch(self.target, parts, trees, samplings)
+            for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
+                seen = hidden if self.reads else None
+                self.safely(request, request.take_part, n, p, seen, new_kvs)
+        self.settle()
+        if self.errors:
+            errors, self.errors = self.errors, []
+            raise RuntimeError("; ".join(errors) + "; call step again for the others")
+        finished, self.finished = self.finished, {}
+        return finished
