@@ -2,6 +2,7 @@
 
 import collections
 import importlib.util
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,6 +122,55 @@ def test_a_chain_is_what_one_guess_after_another_makes(order):
         assert one[1].shape == (seed % 9, 4) and one[1].dtype == torch.float64
 
 
+def pruned_automaton(nodes=25):
+    """A tree that lacks the beginnings of some contexts that it has: 2 0 without 2, say."""
+    parents, tokens, means = distil_ngrams(*samples(), order=4, nodes=nodes, least=1)
+    return NGramAutomaton(parents, tokens, torch.from_numpy(means))
+
+
+def contexts_in(parents, tokens):
+    """{context: node} of a tree, by walking the edges one by one."""
+    known = [()]
+    for parent, token in zip(parents[1:], tokens[1:], strict=True):
+        known.append((int(token), *known[parent]))
+    return {context: node for node, context in enumerate(known)}
+
+
+def test_a_chain_follows_contexts_whose_beginnings_the_tree_does_not_know():
+    """What was read of a context before its last token must not be forgotten."""
+    draft = pruned_automaton()
+    parents, tokens, _ = distil_ngrams(*samples(), order=4, nodes=25, least=1)
+    known = contexts_in(parents, tokens)
+    assert any(context[:-1] not in known for context in known), "a tree with such contexts"
+    rng = np.random.default_rng(0)
+    for seed in range(300):
+        context = rng.integers(4, size=seed % 9).tolist()
+        candidates, q = draft.chain(context, 6, RandomSource(seed))
+        for i, row in enumerate(q):
+            assert torch.equal(row, draft.get_probs(context + candidates[:i])), context
+
+
+def test_the_shipped_trees_chains_are_drawn_from_what_it_says_of_each_context():
+    text = checkpoint.load()[1].encode((DATA_DIR / "stand_in.txt").read_text())
+    draft = ngram.load()
+    for seed in range(100):
+        context = text[37 * seed :][: 1 + seed % 20]
+        candidates, q = draft.chain(context, 8, RandomSource(seed))
+        for i, row in enumerate(q):
+            assert torch.equal(row, draft.get_probs(context + candidates[:i])), context
+
+
+def test_a_chain_of_the_largest_uniforms_stays_inside_the_vocabulary():
+    """The rows of a table sum to 1 but for rounding, and some of them to a little less."""
+    V, largest = 50, SimpleNamespace(random=lambda: 1 - 2**-53)
+    parents, tokens = np.zeros(V + 1, int), np.r_[0, :V]  # a context for each token
+    rows = np.random.default_rng(0).dirichlet(np.ones(V), V + 1)
+    draft = NGramAutomaton(parents, tokens, torch.from_numpy(rows))
+    assert any(draft.get_probs([x]).cumsum(0)[-1] < 1 for x in range(V))
+    for x in range(V):
+        assert draft.chain([x], 2, RandomSource(0, largest))[0] == [V - 1, V - 1]
+
+
 def test_a_chain_is_drawn_from_a_changed_table_as_it_is_now():
     draft = counted_automaton(4)
     draft.rows[0][:], draft.get_probs([1, 2])[:] = (torch.eye(4).double()[i] for i in (1, 3))
@@ -168,6 +218,30 @@ def test_a_distilled_row_is_the_mean_of_the_targets_p():
     np.testing.assert_allclose(draft.get_probs([3, 0, 2]).numpy(), two, atol=1e-4)
 
 
+def test_a_context_that_occurs_as_often_as_asked_is_looked_at():
+    """By hand: context 7 comes twice, 5 three times, 9 once."""
+    keys = np.array([7, 5, 9, 5, 7, 5])
+    probs = np.array([[1.0, 0], [0, 1.0], [1.0, 0], [0.5, 0.5], [0, 1.0], [1.0, 0]])
+    for least, contexts, means in (
+        (1, [5, 7, 9], [[0.5, 0.5], [0.5, 0.5], [1, 0]]),
+        (2, [5, 7], [[0.5, 0.5], [0.5, 0.5]]),
+        (3, [5], [[0.5, 0.5]]),
+        (4, [], np.zeros((0, 2))),
+    ):
+        here, mean, counts = ngram.mean_probs(keys, probs, least)
+        assert here.tolist() == contexts and counts.tolist() == [3, 2, 1][: len(contexts)]
+        np.testing.assert_allclose(mean, means, atol=1e-4)
+
+
+def test_a_frequent_context_that_is_a_little_off_buys_more_than_a_rare_one_that_is_far_off():
+    """40 places after 0, 2 after 1: by hand 40 · .042 = 1.7 acceptances against 2 · .57 = 1.1."""
+    text = np.array([[0] * 20 + [1] + [0] * 20 + [1, 0]])
+    after = {0: [0.7, 0.2, 0.1], 1: [0.0, 0.0, 1.0]}
+    probs = np.array([[after[token] for token in text[0, :-1].tolist()]])
+    parents, tokens, _ = distil_ngrams(text, probs, order=1, nodes=2, least=1)
+    assert contexts_in(parents, tokens) == {(): 0, (0,): 1}
+
+
 def test_pruning_keeps_what_buys_most_and_its_parents():
     tokens, probs = samples()
     full = distil_ngrams(tokens, probs, order=3, nodes=10_000, least=1)
@@ -187,10 +261,7 @@ def test_pruning_keeps_what_buys_most_and_its_parents():
 def test_a_place_is_answered_by_the_longest_context_that_the_tree_knows():
     tokens, probs = samples()
     parents, edges, _ = distil_ngrams(tokens, probs, order=3, nodes=30, least=1)
-    contexts = {(): 0}
-    for i in range(1, len(parents)):
-        before = next(c for c, at in contexts.items() if at == parents[i])
-        contexts[(int(edges[i]), *before)] = i
+    contexts = contexts_in(parents, edges)
     found = answering(parents, edges, tokens, 4)
     assert found.shape == (8, 59)
     for text, nodes in zip(tokens.tolist(), found.tolist(), strict=True):
@@ -249,6 +320,18 @@ def test_a_stored_tree_says_what_it_said_but_for_rounding(tmp_path):
     assert checkpoint.read_header(path)["facts"] == {"note": 1}
 
 
+def test_what_was_left_out_of_a_stored_row_comes_from_its_parents(tmp_path):
+    """By hand, in whole 255ths: after 0 comes 0 or 1, or else what comes after anything."""
+    roots = np.array([[150, 130, 120, 100], [180, 120, 0, 0]]) / 255
+    path = tmp_path / "tree.safetensors"
+    ngram.save(path, CharTokenizer("abcd"), {}, np.zeros(2, int), np.zeros(2, int), roots**2)
+    anything, after_0 = roots**2
+    anything = anything + (1 - anything.sum()) / 4
+    right = after_0 + (1 - after_0.sum()) * anything
+    q = ngram.load(path).get_probs([3, 0])
+    torch.testing.assert_close(q, torch.from_numpy(right), atol=1e-4, rtol=0)
+
+
 def test_a_checkpoint_of_another_kind_is_refused():
     with pytest.raises(ValueError, match=r"lacks children.*make_drafts\.py ngram"):
         ngram.load(checkpoint.TARGET)
@@ -274,11 +357,7 @@ def test_a_missing_tree_names_the_command_that_makes_one(tmp_path):
 def test_the_answer_depends_on_the_context_alone():
     """Asked in any order, again, about a list that grows, shrinks or is changed in place."""
     draft, V = count_ngrams(some_text(4, 200), 4, order=3), 4
-    known = {(): 0}  # the contexts, by walking the edges one by one
-    for i, (parent, token) in enumerate(zip(*some_tree(4, 200, 3), strict=True)):
-        if i:
-            context = next(c for c, node in known.items() if node == parent)
-            known[(token, *context)] = i
+    known = contexts_in(*some_tree(4, 200, 3))
     assert len(known) == len(draft.table)
 
     def right(context):
@@ -319,13 +398,27 @@ def test_prompt_lookup_takes_the_first_match_of_the_longest_end():
     assert guess(draft, [4]) == 4
 
 
-def longest_repeated_end(context):
-    """What followed the latest earlier occurrence of the longest end, by trying all lengths."""
-    for n in range(len(context) - 1, 0, -1):
-        for start in range(len(context) - n - 1, -1, -1):
+def longest_repeated_end(context, most=None, first=False):
+    """What followed the latest earlier occurrence of the longest end, by trying all lengths.
+
+    most: the longest end to look for. first: of its occurrences, the earliest.
+    """
+    for n in range(min(most or len(context), len(context) - 1), 0, -1):
+        starts = range(len(context) - n)  # an occurrence may overlap the end itself
+        for start in starts if first else reversed(starts):
             if context[start : start + n] == context[-n:]:
                 return context[start + n], n
     return None, 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_prompt_lookup_finds_what_trying_all_places_finds(most):
+    draft = PromptLookupDraft(3, most)
+    assert guess(PromptLookupDraft(10, 2), [1, 9, 1, 1, 1]) == 1, "1 1 overlaps the end 1 1"
+    for seed in range(300):
+        context = some_text(3, 1 + seed % 12, seed).tolist()
+        follower, _ = longest_repeated_end(context, most, first=True)
+        assert guess(draft, context) == (context[-1] if follower is None else follower), context
 
 
 def test_the_suffix_draft_finds_the_longest_end_that_occurred():
