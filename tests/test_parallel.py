@@ -16,7 +16,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.train import make_optimizer, medusa_loss, train_heads
-from nanogpt.tree import tree_generate
+from nanogpt.tree import sparse_tree, tree_generate
 
 SHAPES = {
     "chain": (),
@@ -142,6 +142,33 @@ def test_a_tree_holds_the_ranked_tokens_with_one_hot_q_and_is_cut_where_there_is
     assert tree.q.sum() == 5 and all(tree.q[i, token] == 1 for i, token in enumerate(tree.tokens))
     cut = draft.propose(text, 1, Sampling(), RandomSource(0))
     assert (cut.tokens, cut.parents) == ([near[0], near[3]], [-1, -1])
+
+
+def test_a_tree_that_is_cut_keeps_its_parents_wherever_deep_nodes_stand(tiny):
+    """By hand: x, its child y, y's child z, then a and its child b; z is too deep."""
+    heads, text = random_heads(TINY, 3), Text(tiny, [1, 2, 3], 10)
+    draft = MedusaDraft(heads, [-1, 0, 1, -1, 3], [0, 1, 0, 2, 0])
+    tree = draft.propose(text, 2, Sampling(), RandomSource(0))
+    near, far, _ = heads(text.hidden[-1]).argsort(descending=True).tolist()
+    assert (tree.tokens, tree.parents) == ([near[0], far[1], near[2], far[0]], [-1, 0, -1, 2])
+
+
+@pytest.mark.parametrize("n", [5, 7, 12])
+def test_a_sparse_tree_that_is_cut_is_its_upper_part(tiny, n):
+    """In sparse_tree's order a deep node comes before a shallow one that is worth less."""
+    parents, ranks = sparse_tree([[0.8, 0.1], [0.7, 0.2], [0.6, 0.3]], n)
+    depths = depths_of(parents)
+    assert depths != sorted(depths)
+    heads, text = random_heads(TINY, 3), Text(tiny, [1, 2, 3], 10)
+    order = heads(text.hidden[-1]).argsort(descending=True).tolist()
+    tree = MedusaDraft(heads, parents, ranks).propose(text, 2, Sampling(), RandomSource(0))
+
+    def path(node, parents, tokens):
+        return () if node < 0 else (*path(parents[node], parents, tokens), tokens[node])
+
+    whole = [order[depth][rank] for depth, rank in zip(depths, ranks, strict=True)]
+    upper = [path(node, parents, whole) for node in range(n) if depths[node] < 2]
+    assert [path(i, tree.parents, tree.tokens) for i in range(len(tree.tokens))] == upper
 
 
 @pytest.mark.parametrize("shape", [(), ([-1], [0])], ids=["chain", "tree"])
