@@ -1,6 +1,7 @@
 """The lossy rules: what each costs, to the last digit, by enumeration of the real code."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -196,11 +197,37 @@ def test_relaxed_acceptance_by_difference_and_by_ratio():
         (accept_relaxed(3, ratio=0.3), {0, 1, 2}),
         (accept_relaxed(2, ratio=0.3), {0, 1}),
         (accept_relaxed(9, 1.0), {0, 1, 2}),  # more than there are tokens
+        (accept_relaxed(3, 0.21, ratio=0.8), {0, 1, 2}),  # from .8 · .5 - .21 = .19
+        (accept_relaxed(3, 0.19, ratio=0.8), {0, 1}),  # from .21
     ):
         for token in range(3):
             tree = Tree([token], [-1], p)
             path, after = rule(tree, p.expand(2, -1).clone(), none)
             assert (path == [0]) == (token in standing) and after == 0
+
+
+def stands(rule, p, token):
+    """Whether a single guess stands."""
+    p = torch.tensor(p, dtype=torch.float64)
+    return rule(Tree([token], [-1], p[None]), p.expand(2, -1).clone(), RandomSource(0))[0] == [0]
+
+
+def test_typical_acceptance_goes_by_the_entropy_in_nats():
+    """By hand: the entropy is 1.375 nats, the bar .6 · exp(-1.375) = .152; with bits, .083."""
+    p = [0.5, 0.16, 0.14, 0.1, 0.1]
+    assert [stands(accept_typical(0.2, 0.6), p, x) for x in range(5)] == [1, 1, 0, 0, 0]
+    for p in torch.tensor(some_pairs(40)).flatten(0, 1).tolist():
+        bar = 0.6 * math.exp(sum(x * math.log(x) for x in p))
+        for x in range(4):
+            assert stands(accept_typical(1.0, 0.6), p, x) == (p[x] > bar)
+            assert stands(accept_typical(0.2, 99.0), p, x) == (p[x] > 0.2)
+
+
+def test_a_guess_on_the_bar_does_not_stand():
+    """¼ of 1, ½ and ¼ are floats."""
+    assert not stands(accept_typical(0.25, 99.0), [0.25] * 4, 0)
+    assert stands(accept_typical(0.25, 99.0), [0.5, 0.25, 0.25], 0)
+    assert not stands(accept_typical(1.0, 1.0), [1.0, 0.0], 0)  # exp(-0) = 1
 
 
 TREE = Tree([1, 2, 0, 2], [-1, -1, 1, 2], torch.full((4, 3), 1 / 3, dtype=torch.float64))
@@ -211,6 +238,9 @@ def test_the_longest_path_counts_and_of_equals_the_likeliest():
     assert longest_path(TREE, [True, True, False, True], [0.3, 0.4, 1, 1]) == [1]
     assert longest_path(TREE, [True, True, False, True], [0.4, 0.3, 1, 1]) == [0]
     assert longest_path(TREE, [False, False, True, True], [1] * 4) == []
+    two = Tree([0, 1, 0, 1], [-1, -1, 0, 1], torch.full((4, 3), 1 / 3))
+    assert longest_path(two, [True] * 4, [0.9, 0.2, 0.3, 0.6]) == [0, 2], ".27, not .12"
+    assert longest_path(two, [True] * 4, [0.6, 0.3, 0.2, 0.9]) == [1, 3], ".12, not .27"
     assert longest_path(Tree([], [], torch.empty(0, 3)), [], []) == []
 
 
