@@ -24,6 +24,7 @@ from nanogpt.proof.decoders import decoder
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling, table_rows
 from nanogpt.speculative import speculative_generate
+from nanogpt.theory import best_K
 
 POLICIES = {
     "acceptance": by_acceptance(0.02, lambda K: 1 + 0.03 * K),
@@ -84,6 +85,43 @@ def test_acceptance_lengthens_and_shortens_the_draft():
     good, bad = rounds_of([(8, 8)] * 30), rounds_of([(0, 8)] * 30)
     assert policy(bad)[0] <= 2 < policy([])[0] < policy(good)[0] == MOST
     assert policy(bad + good)[0] == policy(good)[0], "only the last rounds count"
+
+
+RECORDS = {  # (accepted, drafted) of each round so far
+    "none": [],
+    "one": [(2, 4)],
+    "half": [(2, 4)] * 10,
+    "nothing": [(0, 8)] * 5,
+    "all": [(3, 3)] * 9,
+    "mixed": [(1, 5), (5, 5), (0, 2)] * 8,
+}
+
+
+@pytest.mark.parametrize("pairs", RECORDS.values(), ids=RECORDS)
+@pytest.mark.parametrize("rest", [0.0, 2.0])
+def test_the_draft_is_as_long_as_the_acceptance_of_examined_candidates_says(pairs, rest):
+    """A candidate after a rejected one was not examined: of 4 with 2 accepted, 3 were."""
+
+    def cost(K):
+        return 1 + 0.03 * K
+
+    examined = 16 + sum(min(a + 1, k) for a, k in pairs)
+    accepted = 13 + sum(a for a, _ in pairs)
+    K, more = by_acceptance(0.02, cost, rest)(rounds_of(pairs))
+    alpha = round(100 * accepted / examined) / 100
+    assert K == best_K(alpha, 0.02, cost, rest) and more is None
+
+
+def test_what_is_imagined_and_how_much_is_remembered_can_be_chosen():
+    def policy(**settings):
+        return by_acceptance(0.1, lambda K: 1.0, **settings)
+
+    assert policy(imagined=(10, 6))([])[0] == best_K(0.6, 0.1)
+    assert policy(imagined=(10, 9))([])[0] == best_K(0.9, 0.1) > best_K(0.6, 0.1)
+    rounds = rounds_of([(0, 4)] * 3 + [(4, 4)] * 5)
+    for memory, alpha in ((5, 26 / 30), (6, 26 / 31), (8, 26 / 33)):
+        K = policy(imagined=(10, 6), memory=memory)(rounds)[0]
+        assert K == best_K(round(100 * alpha) / 100, 0.1)
 
 
 def test_entropy_is_spent_by_uncertain_drafts():

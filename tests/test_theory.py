@@ -74,9 +74,32 @@ def test_the_best_K_is_the_best_of_all():
     assert best_K(0.0, 0.1) == 1 and best_K(1.0, 0.1) == 16 and best_K(1.0, 0.1, most=5) == 5
 
 
+@pytest.mark.parametrize("rest", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("steep", [4, 6])
+def test_the_best_K_is_that_of_the_costs_it_was_given(steep, rest):
+    """A pass over more than `steep` guesses costs twice as much; K is found by trying all."""
+
+    def cost(K):
+        return 1.0 if K <= steep else 2.0
+
+    chosen = set()
+    for i in range(20):
+        alpha = 0.05 * i
+        tokens = [sum(alpha**i for i in range(K + 1)) for K in range(1, 17)]
+        gains = [n / (0.1 * K + cost(K) + rest) for K, n in enumerate(tokens, start=1)]
+        chosen.add(best_K(alpha, 0.1, cost, rest))
+        assert gains[best_K(alpha, 0.1, cost, rest) - 1] == pytest.approx(max(gains), abs=1e-12)
+    assert steep in chosen and len(chosen) > 3
+
+
+def test_a_round_that_costs_more_besides_is_made_longer():
+    assert best_K(0.6, 0.1) == 3 < best_K(0.6, 0.1, rest=3.0) == 5
+
+
 def test_at_break_even_the_speed_up_is_one():
     assert break_even(1, draft_cost=0.3) == pytest.approx(0.3)  # corollary 3.9: α > c
     for K, costs in ((4, (0.1, 1.2, 0.1)), (1, (0.5, 1.1, 0.0)), (12, (0.01, 1.3, 0.2))):
         alpha = break_even(K, *costs)
         assert speed_up(expected_tokens(alpha, K), K, *costs) == pytest.approx(1)
     assert math.isnan(break_even(2, draft_cost=2.0))
+    assert break_even(2, draft_cost=1.0) == pytest.approx(1), "3 tokens for 2 + 1: it just suffices"
