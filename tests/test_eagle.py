@@ -13,6 +13,7 @@ from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, STAND_IN_FILE, get_batch, read_stand_in, train_val_split
 from nanogpt.drafts import eagle
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree, alpha_by_depth
+from nanogpt.drafts.parallel import depths_of
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.model import causal_mask
@@ -293,6 +294,21 @@ def test_only_the_best_nodes_of_a_depth_are_read_on():
     assert [depths.count(d) for d in (1, 2, 3)] == [2, 4, 4], "two of the four have children"
     cut = EagleTree(target, head, k=2, K=3, nodes=100).propose(text, 1, None, None)
     assert cut.parents == [-1, -1], "no deeper than there is room"
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_the_nodes_that_are_read_on_are_the_most_valuable_of_their_depth(k):
+    target, later = make_model(), 0
+    for seed in range(10):
+        draft = EagleTree(target, random_head(target, seed=seed), k, K=4, nodes=100)
+        _, parents, values = draft.grow(*draft.read(Text(target, [1, 2, 3], 9)), 4)
+        depths = depths_of(parents)
+        for depth in range(3):
+            level = [node for node in range(len(parents)) if depths[node] == depth]
+            best = sorted(level, key=lambda node: -values[node])[:k]
+            assert sorted(best) == sorted({parent for parent in parents if parent in level})
+            later += sorted(best) != level[:k]
+    assert later > 5, "they are not always the first"
 
 
 # ---- a draft and its texts

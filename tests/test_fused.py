@@ -245,3 +245,18 @@ def test_an_overwritten_text_of_a_batch_is_noticed():
         other(torch.zeros(2, 1, dtype=torch.int64), past_kvs=long.kept([6, 2]))
         with pytest.raises(ValueError, match="overwritten"):
             long.kept([2, 2])
+
+
+def test_a_batchs_cache_is_stale_once_a_row_of_it_was_written_over():
+    """A row is a view: what a pass writes into its slots, it writes into the batch's."""
+    other = FusedLanguageModel(make_model())
+    with torch.no_grad():
+        _, _, whole = other(torch.zeros(2, 6, dtype=torch.int64))
+        first, second = whole.rows([6, 6])
+        other(torch.ones(1, 1, dtype=torch.int64), past_kvs=second)  # behind all entries
+        assert cache_length(whole.kept(6)) == 6, "nothing of the batch's was touched"
+        other(torch.ones(1, 1, dtype=torch.int64), past_kvs=second.kept(4))
+        for use in (lambda: whole[0], lambda: whole.kept(5), lambda: whole.rows([5, 5])):
+            with pytest.raises(ValueError, match="overwritten"):
+                use()
+        assert cache_length(first.kept(6)) == 6, "the other row is as it was"

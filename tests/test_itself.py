@@ -112,11 +112,18 @@ def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
 
 
 @both
-def test_with_all_blocks_and_the_targets_head_it_is_always_accepted(form):
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)], ids=str
+)
+def test_with_all_blocks_and_the_targets_head_it_is_always_accepted(form, sampling):
     target, _ = toy(form)
     head = nn.Sequential(target.ln_f, target.lm_head)
-    made = tree_generate(target, itself.EarlyExitDraft(target, 3, head, 4), [0, 1], 24)
+    made = tree_generate(
+        target, itself.EarlyExitDraft(target, 3, head, 4), [0, 1], 24, sampling=sampling
+    )
     assert made.alpha == 1
+    for r in made.rounds:  # its q is the target's p
+        torch.testing.assert_close(r.draft_probs, r.target_probs[: len(r.candidates)])
 
 
 def test_a_draft_that_may_guess_nothing_says_so_with_an_empty_tree():

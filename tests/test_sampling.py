@@ -71,6 +71,13 @@ def test_top_p_keeps_the_token_that_crosses_the_threshold(p, expected):
     assert_probs(probs(top_p=p), expected)
 
 
+def test_a_set_that_reaches_p_exactly_is_large_enough():
+    """½ and ¼ are floats: no rounding decides."""
+    logits = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64).log()
+    assert_probs(probs(logits, top_p=0.5), [1, 0, 0, 0])
+    assert_probs(probs(logits, top_p=0.75), [2 / 3, 1 / 3, 0, 0])
+
+
 def test_top_p_counts_within_what_top_k_left():
     assert_probs(probs(top_k=2, top_p=0.7), [1, 0, 0, 0])  # 5/7 already reaches 0.7
 

@@ -388,6 +388,14 @@ def test_fixed_siblings_are_the_same_at_any_temperature_and_drawn_ones_end_with_
     assert len(set(greedy["with"].tokens)) == 1
 
 
+def test_fixed_siblings_are_all_that_the_draft_can_draw_however_rare():
+    q = torch.tensor([1e-3, 0.995 - 1e-9, 0.0, 4e-3, 1e-9], dtype=torch.float64)
+    for width, tokens in ((2, [1, 3]), (3, [1, 3, 0]), (5, [1, 3, 0, 4])):
+        picked = Grown(random_draft(5), (1,), "fixed").pick(q, width, Sampling(), RandomSource(0))
+        assert [token for token, _ in picked] == tokens
+        assert all(row[token] == 1 == row.sum() for token, row in picked)
+
+
 @pytest.mark.parametrize(
     "wrong,why", [((), "widths"), ((2, 0), "widths"), ((1.5,), "widths")], ids=str
 )
