@@ -8,13 +8,14 @@ from conftest import TINY, make_model
 
 from nanogpt.cache import keep_path, trim_kv_cache
 from nanogpt.drafts.adaptive import by_entropy
-from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.eagle import EagleDraft, EagleTree
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
 from nanogpt.measure import bench
+from nanogpt.model import side_by_side
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, deep_toy, random_draft, random_head, toy_target
@@ -182,6 +183,35 @@ def test_after_every_round_a_rows_cache_is_that_of_a_fresh_prefill(form):
     assert min(text.prefills for text in texts) > 1, "all restarted"
 
 
+@every_form
+def test_after_every_round_a_rows_hidden_states_are_those_of_its_cached_tokens(form):
+    """Along the path that was kept, also where it leads through a later sibling."""
+    model, later = deep_toy()[0], 0
+    target = form(model)
+    grown, layers = Grown(random_draft(3), [2, 2], "fixed"), (1, 3)
+    drafts = [
+        EagleTree(target, random_head(target), k=2, K=3, nodes=6),
+        grown,
+        EagleTree(target, random_head(target, layers), k=3, K=2, nodes=8),
+    ]
+    prompts, read = ([0, 1], [2, 2, 0, 1], [1]), (None, None, layers)
+    texts = [Layered(target, prompt, 40, layers=n) for prompt, n in zip(prompts, read, strict=True)]
+    seats = [
+        Seat(text, draft, 3, Sampling(), RandomSource(b))
+        for b, (text, draft) in enumerate(zip(texts, drafts, strict=True))
+    ]
+    for _ in range(12):  # over a restart
+        batch_round(target, seats)
+        for text in texts:
+            cached = torch.tensor([text.tokens[len(text.tokens) - 1 - text.cache_len : -1]])
+            streams, _ = model.states(cached)
+            fresh = side_by_side(streams, layers) if text.layers else model.ln_f(streams[-1])
+            torch.testing.assert_close(text.hidden, fresh[0], rtol=0, atol=1e-9)
+            path = text.rounds[-1].path
+            later += path != list(range(len(path)))
+    assert later > 5 and max(text.prefills for text in texts) > 1
+
+
 def test_drafts_that_read_the_target_are_what_they_are_alone():
     """EAGLE on its hidden states and on several blocks, an early exit, and a chain beside them."""
     target, exit_head = deep_toy()
@@ -191,8 +221,9 @@ def test_drafts_that_read_the_target_are_what_they_are_alone():
         plain,
         EagleDraft(target, random_head(target, (1, 3)), 2),
         EarlyExitDraft(target, 1, exit_head, 2),
+        EagleTree(target, random_head(target, (1, 3)), k=2, K=2, nodes=4),
     ]
-    prompts, n = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1]], 30  # past the window of 16
+    prompts, n = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1], [2, 0]], 30  # past the window of 16
     made = batch_generate(target, drafts, prompts, n, 2)
     for b, (draft, prompt) in enumerate(zip(drafts, prompts, strict=True)):
         right = alone(target, draft, prompt, n, 2, Sampling(), b, None)
