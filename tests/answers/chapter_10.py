@@ -285,6 +285,34 @@ def my_row(counts, context, letters):
 """,
             "one number for each of the letters",
         ),
+        (  # a fixed share of each row on the way, whatever its counts
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        total = sum(seen.values())
+        row = {x: 0.7 * seen[x] / total + 0.3 * row[x] for x in letters}
+    return row
+""",
+            "down to the even row",
+        ),
+        (
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return {**row, "others": 0.0}
+""",
+            "none of the letters",
+        ),
     ],
     1: [
         (

@@ -136,6 +136,10 @@ def my_early_exit(target, depth, head, text, K, rng):
         (NAPKIN.replace("torch.stack(rows), begun)", "rows, begun)"), "q has the shape"),
         (NAPKIN.replace("Begun(depth,", "Begun(depth - 1,"), "begun says depth"),
         (NAPKIN.replace("torch.cat(streams, dim=1)", "streams[-1]"), "every guess but the last"),
+        (  # all blocks run, and their cache goes along
+            NAPKIN.replace("depth=depth)", "depth=None)").replace("found[-1]", "found[depth - 1]"),
+            "the cache in begun is not that of the first",
+        ),
         (
             NAPKIN.replace(", past_kvs)\n    return", ", text.past_kvs)\n    return"),
             "the cache in begun holds",

@@ -116,6 +116,14 @@ def my_pairs(hidden, tokens, known):
 """,
             "return two things",
         ),
+        (
+            """
+def my_pairs(hidden, tokens, known):  # the text forgets its first tokens
+    del tokens[: known - len(hidden)]
+    return hidden[known:], torch.tensor(tokens)
+""",
+            "were changed",
+        ),
     ],
     1: [
         (

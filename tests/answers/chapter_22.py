@@ -183,6 +183,19 @@ def my_told(logits, table, current, sampling, rng):
 """,
             "changed in place",
         ),
+        (  # half a correction
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        q = sampling.probs(row + table[before] / 2)
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "add the row of the token before to the logits",
+        ),
     ],
     1: [
         (
