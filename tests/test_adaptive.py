@@ -136,6 +136,21 @@ def test_entropy_is_spent_by_uncertain_drafts():
     assert fresh(even, 0), "each round has a budget of its own"
 
 
+def test_what_is_spent_or_left_to_the_last_bit_still_allows_a_draw():
+    """At most the budget, and at least the least: sums and products that floats hold."""
+    even = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    _, more = by_entropy(2 * draft_entropy(even))([])
+    assert [more(even, n) for n in range(3)] == [True, True, False]
+    _, more = by_prediction(lambda q: 0.5, 0.25)([])
+    assert [more(None, n) for n in range(3)] == [True, True, False]
+
+
+def test_what_the_learned_stop_sees_of_q():
+    q = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+    assert features(q) == (1.0, 0.5, 0.375)
+    assert StopRule([1.0, 2.0, -4.0])(q) == pytest.approx(1 / (1 + math.exp(-0.5)))
+
+
 def test_a_learned_stop_multiplies_predictions():
     _, more = by_prediction(lambda q: 0.8, 0.5)([])
     assert [more(None, n) for n in range(5)] == [True, True, True, False, False]
