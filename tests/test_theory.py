@@ -96,10 +96,17 @@ def test_a_round_that_costs_more_besides_is_made_longer():
     assert best_K(0.6, 0.1) == 3 < best_K(0.6, 0.1, rest=3.0) == 5
 
 
+@pytest.mark.parametrize("costs", [{}, {"draft_cost": 0.2}, {"verify_cost": 1.3}, {"rest": 0.4}])
+def test_with_one_guess_break_even_is_what_a_round_costs_more_than_a_pass(costs):
+    """1 + α tokens for draft_cost + verify_cost + rest."""
+    assert break_even(1, **costs) == pytest.approx(sum(costs.values()) % 1, abs=1e-12)
+
+
 def test_at_break_even_the_speed_up_is_one():
     assert break_even(1, draft_cost=0.3) == pytest.approx(0.3)  # corollary 3.9: α > c
     for K, costs in ((4, (0.1, 1.2, 0.1)), (1, (0.5, 1.1, 0.0)), (12, (0.01, 1.3, 0.2))):
         alpha = break_even(K, *costs)
         assert speed_up(expected_tokens(alpha, K), K, *costs) == pytest.approx(1)
     assert math.isnan(break_even(2, draft_cost=2.0))
+    assert math.isnan(break_even(2, draft_cost=1.01)), "3 tokens for 2 · 1.01 + 1"
     assert break_even(2, draft_cost=1.0) == pytest.approx(1), "3 tokens for 2 + 1: it just suffices"
