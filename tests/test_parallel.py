@@ -8,6 +8,7 @@ from conftest import TINY, make_model
 
 from nanogpt import checkpoint
 from nanogpt.drafts import parallel
+from nanogpt.drafts.grown import sparse_tree
 from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Text, autoregressive_generate
@@ -16,7 +17,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.train import make_optimizer, medusa_loss, train_heads
-from nanogpt.tree import sparse_tree, tree_generate
+from nanogpt.tree import tree_generate
 
 SHAPES = {
     "chain": (),

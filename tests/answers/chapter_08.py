@@ -3,7 +3,7 @@
 RIGHT = {
     0: [
         """
-from nanogpt.checks import check_lossless as my_check
+from nanogpt.proof.checks import check_lossless as my_check
 """,
         """
 def my_check(generate):

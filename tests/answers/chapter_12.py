@@ -3,7 +3,7 @@
 RIGHT = {
     0: [
         """
-from nanogpt.adaptive import by_entropy as my_by_entropy
+from nanogpt.drafts.adaptive import by_entropy as my_by_entropy
 """,
         """
 class my_by_entropy:

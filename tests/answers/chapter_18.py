@@ -30,7 +30,7 @@ def slipped(old, new):
 RIGHT = {
     0: [
         """
-from nanogpt.rules import accept_typical as my_accept_typical
+from nanogpt.lossy import accept_typical as my_accept_typical
 """,
         TURN,
         """

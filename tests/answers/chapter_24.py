@@ -24,7 +24,7 @@ def slip(old, new):
 
 RIGHT = {
     0: [
-        "from nanogpt.serve import schedule as my_schedule",
+        "from nanogpt.serving.server import schedule as my_schedule",
         TEMPLATE,
         """
 def my_schedule(wants, running, budget, width, capacity):

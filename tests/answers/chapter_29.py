@@ -111,7 +111,7 @@ def my_heads(c_attn, n_head):
 """,
     ],
     3: [
-        "from nanogpt.drafts.template import make_draft as my_make_draft",
+        "from nanogpt.arena.template import make_draft as my_make_draft",
         """
 def my_make_draft(tokens, vocab_size):
     return bigram.BigramDraftModel(tokens, vocab_size)
