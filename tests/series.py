@@ -1,5 +1,6 @@
 """The notebooks as data: what the tests of the series read."""
 
+import functools
 import importlib.util
 import math
 import re
@@ -12,7 +13,9 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 
 
+@functools.cache
 def read(path):
+    """The notebook, parsed once for all who ask: who changes it takes a copy."""
     return nbformat.read(path, as_version=4)
 
 
@@ -78,9 +81,9 @@ def prose(path):
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
-def code_lines(path):
-    """The chapter's lines of code, those of exercises and their checks aside."""
-    shown = [c for c in cells(path, "code") if not {"exercise", "check"} & set(tags(c))]
+def code_lines(path, but=("exercise", "check")):
+    """The chapter's lines of code, blank ones too, without cells that have a tag in `but`."""
+    shown = [c for c in cells(path, "code") if not set(but) & set(tags(c))]
     return [line for cell in shown for line in cell.source.splitlines()]
 
 
@@ -88,8 +91,12 @@ TIMED = r"(?m)^### (?:Exercise \d|Your turn) · .+ · (\d+) min$"
 
 
 def minutes(path):
-    """What a chapter takes: a minute for 180 words or 12 lines, and its exercises; up to 5 more."""
-    words, lines = len(prose(path).split()), sum(bool(line.strip()) for line in code_lines(path))
+    """What a chapter takes: a minute for 180 words or 12 lines, and its exercises; up to 5 more.
+
+    The folded cell of imports and settings is not read.
+    """
+    read = code_lines(path, but=("exercise", "check", "hide-input"))
+    words, lines = len(prose(path).split()), sum(bool(line.strip()) for line in read)
     exercises = sum(map(int, re.findall(TIMED, prose(path))))
     return 5 * math.ceil((words / 180 + lines / 12 + exercises) / 5)
 

@@ -63,7 +63,7 @@ def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
 ):
     offline = str(ROOT / "tests" / "offline")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ.get("PYTHONPATH", "")]))
-    once, (again, expected) = read(path), answered(path)
+    once, (again, expected) = copy.deepcopy(read(path)), answered(path)
     for i, cell in enumerate(again):
         cell["id"] = f"again-{i}"
     probe = new_code_cell(
