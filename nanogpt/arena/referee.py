@@ -167,7 +167,7 @@ def enter_with(names: dict, path: Path, arena: Arena) -> Entry:
 
 
 def weights_of(target: GPTLanguageModel) -> list[Tensor]:
-    """All that a target computes with, each (...,): its parameters, and what a fused one adds."""
+    """All that a target computes with: its parameters, and what a fused one adds."""
     return [*target.parameters(), *getattr(target, "qkv", ())]
 
 

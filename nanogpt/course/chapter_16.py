@@ -55,7 +55,7 @@ def judge(mine: Callable) -> None:
 
 
 def as_numbers(made) -> Tensor | None:
-    """A mask or positions (...,) as a tensor of float64, or None if they are no numbers."""
+    """A mask or positions as a tensor of float64, or None if they are no numbers."""
     try:
         rows = [torch.as_tensor(row) for row in made]
         return torch.stack(rows).double() if rows else torch.zeros(0).double()

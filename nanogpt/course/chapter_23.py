@@ -51,7 +51,7 @@ def judge(mine: Callable) -> None:
 
 
 def as_numbers(made) -> Tensor | None:
-    """Positions or a mask (...,) as a tensor of float64, or None if they are no numbers."""
+    """Positions or a mask as a tensor of float64, or None if they are no numbers."""
     try:
         return torch.stack([torch.as_tensor(row).double() for row in made])
     except (TypeError, ValueError, RuntimeError):

@@ -60,7 +60,7 @@ def as_matrix(made, where: str) -> Tensor:
 
 
 def rounded(weights: Tensor, largest: Tensor, top: int) -> Tensor:
-    """weights (...,) in multiples of largest / top."""
+    """Weights of any shape, rounded to whole multiples of largest / top."""
     step = torch.where(largest > 0, largest, 1.0) / top
     return (weights / step).round() * step
 

@@ -195,7 +195,7 @@ def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
 
 
 def near(value: Tensor, right: Tensor) -> bool:
-    """Whether a tensor (...,) has the shape of `right` (...,) and its numbers, to 1e-4."""
+    """Whether a tensor has the shape of `right` and its numbers, to 1e-4."""
     return value.shape == right.shape and bool(((value - right).abs() < 1e-4).all())
 
 

@@ -27,8 +27,8 @@ class BlockPool:
 
     `entries` (n_layer, 2, blocks, size, n_head, hs) holds their keys and values. `references`
     counts the tables that hold a block. One that none holds is free, and remembers what was
-    published in it until it is taken again; the one that was free longest goes first. `like`, a
-    tensor (...,), says of which type and on which device.
+    published in it until it is taken again; the one that was free longest goes first. Their type
+    and device are those of the tensor `like`.
     Raises ValueError unless `blocks` and `size` are whole numbers from 1.
     """
 
@@ -51,7 +51,7 @@ class BlockPool:
         return len(self.unused)
 
     def empty(self, config, B: int, like: Tensor) -> PagedCache:
-        """An empty cache for B texts, of no block yet. `like` (...,) is not needed here."""
+        """An empty cache for B texts, of no block yet. Its memory is the pool's, not as `like`."""
         return PagedCache([BlockTable(self) for _ in range(B)], (0,) * B)
 
     def take(self) -> int:
