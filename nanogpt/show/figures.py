@@ -13,7 +13,9 @@ from __future__ import annotations
 import base64
 import html
 import io
+import itertools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import Generation, Round
@@ -58,6 +62,11 @@ STYLE = {
 }
 
 
+TESTED = (
+    "PYTEST_VERSION"  # pytest sets it, and the kernels of the notebooks that it runs inherit it
+)
+
+
 class Picture(Figure):
     """A figure that a notebook shows as a PNG of fixed size, whatever its matplotlib backend.
 
@@ -86,9 +95,30 @@ class Picture(Figure):
     def __repr__(self) -> str:
         return f"<Picture: {self.description}>"
 
+    def look(self) -> None:
+        """Raise ValueError if words are cut off or lie on others, in a picture of a mechanism.
+
+        There we chose each word's place; in a chart, which has axes, matplotlib did.
+        """
+        if any(axes.axison for axes in self.axes):
+            return
+        drawn = [*self.texts, *(thing for axes in self.axes for thing in axes.get_children())]
+        texts = [text for text in drawn if isinstance(text, Text) and text.get_text().strip()]
+        placed = [(text.get_text(), text.get_window_extent()) for text in texts]
+        page = self.bbox
+        for said, place in placed:
+            if Bbox.union([page, place]).bounds != page.bounds:
+                raise ValueError(f"{said!r} is cut off in {self!r}")
+        for (a, one), (b, other) in itertools.combinations(placed, 2):
+            common = Bbox.intersection(one, other)
+            if common is not None and min(common.width, common.height) >= 2:  # pixels
+                raise ValueError(f"{a!r} lies on {b!r} in {self!r}")
+
     def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi=100, facecolor="white")
+        if TESTED in os.environ:
+            self.look()
         return buffer.getvalue(), {"alt": self.description}
 
 
