@@ -7,7 +7,7 @@ BIN := .venv/bin
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
 
-.PHONY: lab test test-all demo bench notebooks book browser check lint
+.PHONY: lab test test-all demo bench notebooks minutes book browser check lint
 lab: .venv/installed
 	$(BIN)/python -m nanogpt data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
@@ -31,6 +31,11 @@ NB ?= notebooks/*.ipynb
 notebooks: .venv/installed
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute --ExecutePreprocessor.record_timing=False $(NB)
 	$(BIN)/jupyter nbconvert --to notebook --inplace --coalesce-streams --log-level=WARN $(NB)
+	$(BIN)/python tests/minutes.py
+
+# Counts words, lines and exercises, and writes the minutes into each opening and the README.
+minutes: .venv/installed
+	$(BIN)/python tests/minutes.py
 
 # The reading copy, a static site in build/book.
 book: .venv/installed
@@ -43,13 +48,16 @@ browser: book
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,browser]'
 	$(BIN)/python -m pytest -n 2 tests/browser
 
-# What is quick to say of a change: style, and whether notebooks, prose and package agree.
+# What is quick to say of a change: style, form, and whether notebooks, prose and package agree.
 check: lint
 	$(BIN)/python -m pytest tests/test_series.py tests/test_project.py tests/test_docstrings.py tests/test_figures.py
 
+# Style and form. Where a chapter leaves the form of the others is a warning, and fails nothing.
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/check_form.py
+	$(BIN)/python tests/minutes.py --check
 
 .venv/installed: pyproject.toml
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 14) or sys.exit(f'error: $(PYTHON) is Python {v[0]}.{v[1]}; this needs 3.10 to 3.14: make PYTHON=python3.12 …')"
