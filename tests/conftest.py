@@ -27,6 +27,13 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduler(config, log)
 
 
+def pytest_collection_modifyitems(items):
+    """A test that is known to take minutes may take an hour before it counts as hung."""
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 def under_the_rule(compare, rtol, atol):
     """`compare` of two tensors, refusing a float32 bound that holds on some processors only.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from series import ROOT, read
 
 from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
@@ -25,6 +26,7 @@ from nanogpt.speculative import speculative_generate
 from nanogpt.tree import tree_generate
 
 GREEDY, V = Sampling(0), 5
+CHAPTER = ROOT / "notebooks" / "26_speculating_on_speculation.ipynb"
 
 
 def target(V=V, block_size=32):
@@ -240,6 +242,61 @@ def test_bad_arguments_are_refused(K, fans, C, says):
         Drafter(neural(), K, fans, C)
 
 
+def test_who_waits_awake_gives_way_each_time_and_falls_asleep_soon(monkeypatch):
+    """Beside a busy process, the one that is to answer may need the very processor it waits on."""
+    done = []
+
+    class Empty:
+        def poll(self):
+            done.append("look")
+            return len(done) > 10**6
+
+    monkeypatch.setattr(ahead, "give_way", lambda: done.append("give way"))
+    ahead.stay_awake(Empty(), 0.1)
+    assert len(done) < 10**6, "nothing comes, and it is still awake"
+    assert done[:-1] == ["look", "give way"] * (len(done) // 2) and len(done) > 2
+
+
+def race(monkeypatch, capsys, free):
+    """What the race of chapter 26, cut short, prints where so many processors are free.
+
+    Also the numbers of threads that it asks for; nobody gets more than one here.
+    """
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    shown = {cell.id: cell.source for cell in read(CHAPTER).cells}
+    chapter = {}
+    exec(shown["26-imports"], chapter)
+    exec(shown["26-knobs2"], chapter)
+    held_out = torch.tensor(chapter["tokenizer"].encode(chapter["load_corpus"]().text))[-9000:]
+    chapter |= {
+        "neural": chapter["bench"].DRAFTS["transformer-fused"](None, None),
+        "target": chapter["targets"]["fused"],
+        "prompts": chapter["prompts_of"](held_out, 2),
+        "fan_out": ahead.fan_out,
+        "free_cores": lambda wanted: min(wanted, free),
+        "alpha": 0.8,
+        "n_prompts": 1,
+        "n_tokens": 40,
+        "rounds_shown": 2,
+    }
+    for name in ("26-race", "26-race2", "26-lanes"):
+        exec(shown[name], chapter)
+    return capsys.readouterr().out, max(threads)
+
+
+def test_chapter_26_races_where_two_processors_are_free(monkeypatch, capsys):
+    said, threads = race(monkeypatch, capsys, free=2)
+    assert "two cores were free for 1 of 1 prompts" in said and said.count("at once over ") == 4
+    assert "at once: the draft is busy" in said and threads == 2
+
+
+def test_chapter_26_says_what_it_cannot_race_where_one_processor_is_free(monkeypatch, capsys):
+    said, threads = race(monkeypatch, capsys, free=1)
+    assert "two cores were free for 0 of 1 prompts" in said
+    assert "in turn: the draft is busy" in said and "at once" not in said and threads == 1
+
+
 # Real processes: they start in a few seconds each, so that one serves several questions.
 
 
@@ -319,6 +376,7 @@ class Interrupting:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.timeout(120)
 def test_a_hung_process_is_given_up():
     drafter = Drafter(neural(), 3, [2, 2, 2, 2])
     with Worker(drafter, patience=2.0) as worker:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 from dataclasses import replace
 from statistics import median
 
@@ -36,7 +37,7 @@ from nanogpt.measure.bench import (
     settings_of,
     summary,
 )
-from nanogpt.measure.clock import prompts_of
+from nanogpt.measure.clock import free_cores, prompts_of
 from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
@@ -236,6 +237,23 @@ def test_impossible_settings_are_refused(wrong):
 def test_where_nothing_can_be_written_is_said_before_the_minutes(option, tmp_path):
     with pytest.raises(ValueError, match=f"{tmp_path / 'none'} is no folder: make it, or write x"):
         main([f"{option}={tmp_path / 'none' / 'x'}", "--pairs=1000000"])
+
+
+@pytest.mark.parametrize(
+    ("share", "free"), [(1.0, 2), (0.9, 2), (0.67, 1), (0.5, 1), (0.4, 1), (0.3, 0)]
+)
+def test_a_core_that_is_a_quarter_anothers_is_free_and_a_third_is_not(monkeypatch, share, free):
+    """Two threads that got such a share of the time that went by."""
+    monkeypatch.setattr(time, "process_time", lambda: 2 * share * time.perf_counter())
+    assert free_cores(2, seconds=0.01) == free
+
+
+def test_the_cores_are_asked_by_that_many_threads_at_once():
+    """On a machine with more cores than threads, or fewer, none is counted that is not wanted."""
+    assert free_cores(1, seconds=0.05) <= 1
+    used, began = time.process_time(), time.perf_counter()
+    free_cores(2, seconds=0.05)
+    assert 0 < time.process_time() - used and time.perf_counter() - began >= 0.05
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import pickle
 import signal
 import time
@@ -418,14 +419,20 @@ class Inline:
         return self.drafter.answer(question)
 
 
-def stay_awake(pipe, seconds: float = 0.005) -> None:
+def give_way() -> None:
+    """Let whoever else wants this processor have it now, and come back at once if nobody does."""
+    getattr(os, "sched_yield", lambda: time.sleep(0))()  # Windows has the second only
+
+
+def stay_awake(pipe, seconds: float = 0.001) -> None:
     """Wait for something to come, for so long at most, without falling asleep: waking takes time.
 
-    It keeps a processor busy.
+    Between two looks it gives way: on a busy machine, the process that it waits for may need this
+    very processor.
     """
     until = time.perf_counter() + seconds
     while not pipe.poll() and time.perf_counter() < until:
-        pass
+        give_way()
 
 
 def work(pipe, pickled: bytes) -> None:
