@@ -17,7 +17,7 @@ from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import autoregressive_generate
+from nanogpt.generate import Round, autoregressive_generate
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
@@ -242,6 +242,92 @@ def test_bad_arguments_are_refused(K, fans, C, says):
         Drafter(neural(), K, fans, C)
 
 
+class EachItsOwn:
+    """A draft that asks one AheadDraft per text, all at the same `by`."""
+
+    def __init__(self, by):
+        self.by, self.vocab_size, self.drafts = by, by.drafter.vocab_size, {}
+
+    def propose(self, text, *request):
+        return self.drafts.setdefault(id(text), AheadDraft(self.by)).propose(text, *request)
+
+
+def in_turns(by, sampling=GREEDY, n=12):
+    """The tokens of two texts whose rounds take turns, each with an AheadDraft of its own."""
+    draft, prompts, rngs = EachItsOwn(by), [[1, 2, 3], [4, 0]], [RandomSource(0), RandomSource(1)]
+    made = batch_generate(target(), draft, prompts, n, 2, [sampling] * 2, rngs)
+    assert len(draft.drafts) == 2
+    return [each.tokens for each in made]
+
+
+def test_two_ahead_drafts_may_ask_one_drafter():
+    """Neither gets the other's guesses."""
+    for prepare in (True, False):
+        made = in_turns(Inline(Drafter(neural(), 2, [1] * 3), prepare))
+        alone = [autoregressive_generate(target(), p, 12, GREEDY) for p in ([1, 2, 3], [4, 0])]
+        assert made == [each.tokens for each in alone]
+
+
+def test_only_the_latest_answers_are_remembered(monkeypatch):
+    seen, by = [], Inline(Drafter(neural(), 1, [1, 1]))
+    ask = by.ask
+    monkeypatch.setattr(by, "ask", lambda question: seen.append(ask(question)) or seen[-1])
+    monkeypatch.setattr(ahead, "LATEST", 4)
+    draft = AheadDraft(by)
+    tree_generate(target(), draft, [1, 2, 3], 30, rng=RandomSource(0))
+    assert len(seen) > 4 and len(draft.waits) == 4
+    assert all(kept is one for kept, one in zip(draft.answers, seen[-4:], strict=True))
+    assert all(asked <= came for asked, came in draft.waits)
+
+
+def test_two_texts_of_one_draft_have_random_numbers_of_their_own():
+    """Else their first guesses are the same, and where all are accepted, so are the texts."""
+    draft, first = AheadDraft(Inline(Drafter(neural(), 5, [1] * 6))), set()
+    for seed in range(8):
+        tree_generate(target(), draft, [1, 2, 3], 8, rng=RandomSource(seed))
+        first.add(tuple(draft.answers[0].tokens))
+        draft.answers.clear()
+    assert len(first) > 4
+
+
+def test_guesses_that_were_asked_for_twice_follow_the_same_text():
+    """No round was taken in between: what came of the last one is in the text already."""
+
+    class Written:
+        tokens, rounds = [1, 2, 3], []
+
+    def asked(draft):
+        return draft.propose(text, 8, Sampling(), RandomSource(0))
+
+    text, draft = Written(), AheadDraft(Inline(Drafter(neural(), 2, [1] * 3)))
+    guesses = asked(draft).tokens
+    text.tokens = [1, 2, 3, *guesses, 4]
+    text.rounds = [Round(guesses, None, None, [*guesses, 4], 3)]
+    for _ in range(3):
+        tree = asked(draft)
+        right = [neural().get_probs(text.tokens + tree.tokens[:i]) for i in range(2)]
+        torch.testing.assert_close(tree.q, torch.stack(right), rtol=0, atol=1e-9)
+
+
+def test_each_depth_is_tilted_by_its_own_fan():
+    """Saguaro sampling favours as many tokens as are prepared for just that number accepted."""
+    table, fans, C, texts = random_draft(V), [4, 1, 2, 3], 0.3, []
+
+    class Noted(AheadDraft):
+        def propose(self, text, *request):
+            texts.append(list(text.tokens))
+            return super().propose(text, *request)
+
+    draft = Noted(Inline(Drafter(table, 3, fans, C)))
+    tree_generate(target(), draft, [1, 2, 3], 40, rng=RandomSource(0))
+    for text, answer in zip(texts, draft.answers, strict=True):
+        for i, q in enumerate(answer.q):
+            raw = table.get_probs(text + answer.tokens[:i])[None]
+            right = ahead.tilted(raw, raw, [fans[i]], C)[0]
+            torch.testing.assert_close(torch.from_numpy(q), right, rtol=0, atol=1e-9)
+    assert {answer.drawn for answer in draft.answers} >= {0, 3}
+
+
 def test_who_waits_awake_gives_way_each_time_and_falls_asleep_soon(monkeypatch):
     """Beside a busy process, the one that is to answer may need the very processor it waits on."""
     done = []
@@ -352,17 +438,23 @@ def test_a_process_writes_the_same_text_and_ends_with_its_context():
             stopped = AheadDraft(Interrupting(worker))
             tree_generate(target(), stopped, [1, 2, 3], 40, rng=RandomSource(3))
         made = tree_generate(target(), draft, [1, 2, 3], 40, rng=RandomSource(3))
+        together = in_turns(Inline(drafter), Sampling())
+        assert in_turns(worker, Sampling()) == together
+        assert in_turns(worker) == in_turns(Inline(drafter))
         assert made.tokens == expected and worker.process is process
         pid = process.pid
         with pytest.warns(UserWarning, match="the draft process is gone; drafting goes on"):
             assert written(worker, draft=Unlucky) == expected
         assert worker.process is None and written(worker) == expected
+        assert in_turns(worker, Sampling()) == together
     assert multiprocessing.active_children() == before
     assert os.name != "posix" or ended(pid)
 
 
 class Interrupting:
     """Ctrl-C while the answer is on its way."""
+
+    asker = None
 
     def __init__(self, worker):
         self.worker, self.drafter = worker, worker.drafter
@@ -376,7 +468,7 @@ class Interrupting:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(60)  # it would hang without its patience
 def test_a_hung_process_is_given_up():
     drafter = Drafter(neural(), 3, [2, 2, 2, 2])
     with Worker(drafter, patience=2.0) as worker:
@@ -390,7 +482,7 @@ def test_a_hung_process_is_given_up():
 PARENT = """
 import os, signal, sys, time
 from nanogpt.drafts.ahead import Drafter, Worker
-from nanogpt.toys import random_draft
+from nanogpt.proof.toys import random_draft
 
 if __name__ == "__main__":
     with Worker(Drafter(random_draft(3), 1, [1, 1])) as worker:

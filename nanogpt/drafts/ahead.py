@@ -31,6 +31,7 @@ from nanogpt.generate import Text, Tree
 from nanogpt.sampling import RandomSource, Sampling, Table, Uniforms
 
 Outcome = tuple[int, int]  # k accepted, then this token
+LATEST = 2000  # answers that are remembered
 
 
 def fan_out(budget: int, K: int, a: float, r: float = 1.0) -> list[float]:
@@ -408,6 +409,8 @@ class Inline:
     prepare: False drafts only what is asked for.
     """
 
+    asker: AheadDraft | None = None  # whose text it was asked about last
+
     def __init__(self, drafter: Drafter, prepare: bool = True):
         self.drafter, self.prepare = drafter, prepare
 
@@ -466,6 +469,8 @@ class Worker:
     that is dead, or does not answer, is replaced by the drafter in this one: slower, with a line of
     warning, and the same tokens. The process ends with the `with`, or with this process.
     """
+
+    asker: AheadDraft | None = None  # whose text it was asked about last
 
     def __init__(self, drafter: Drafter, patience: float = 5.0):
         self.drafter, self.patience = drafter, patience
@@ -537,9 +542,9 @@ class AheadDraft:
     """A draft for tree_generate whose drafter works while the target verifies.
 
     by: an Inline or a Worker. shared: draw the guesses from the verifier's source, which only an
-    Inline can. For one text at a time: if texts take turns, each round starts anew. answers: what
-    the drafter answered, in order; waits: when it was asked and when it had answered, in seconds of
-    time.perf_counter.
+    Inline can. For one text at a time: if texts take turns, of one AheadDraft or of several at the
+    same `by`, each round starts anew. answers: what the drafter answered, in order, the latest
+    2,000; waits: when each was asked for and when it was there, in seconds of time.perf_counter.
     """
 
     def __init__(self, by: Inline | Worker, shared: bool = False):
@@ -552,18 +557,24 @@ class AheadDraft:
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of up to K guesses; the drafter goes on working when it is returned."""
         asked, outcome = time.perf_counter(), None
-        if self.text() is text and len(text.rounds) == self.round + 1:
+        known = self.by.asker is self and self.text() is text
+        if known and len(text.rounds) == self.round + 1:
             done = text.rounds[-1]
             outcome = done.n_accepted, done.emitted[-1]
         else:
             self.text, self.source = weakref.ref(text), self.new_source(rng)
-        self.round = len(text.rounds)
-        known = self.round, text.tokens, outcome, most, sampling, self.source
-        answer = self.by.ask(Question(*known))
-        self.answers.append(answer)
-        self.waits.append((asked, time.perf_counter()))
+        self.round, self.by.asker = len(text.rounds), self
+        asks = self.round, text.tokens, outcome, most, sampling, self.source
+        answer = self.by.ask(Question(*asks))
+        self.note(answer, (asked, time.perf_counter()))
         tokens = answer.tokens
         return Tree(tokens, list(range(-1, len(tokens) - 1)), torch.from_numpy(answer.q))
+
+    def note(self, answer: Answer, wait: tuple[float, float]) -> None:
+        """Remember an answer and how long it took, and forget what is long past."""
+        self.answers.append(answer)
+        self.waits.append(wait)
+        del self.answers[:-LATEST], self.waits[:-LATEST]
 
     def new_source(self, rng: RandomSource) -> Shared | Numbers:
         """The random numbers of a new text: the verifier's, or a source of their own."""
