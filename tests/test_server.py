@@ -389,7 +389,7 @@ def test_a_replay_takes_the_steps_of_the_server(monkeypatch):
                 server.submit(prompt, n, Sampling(0))
         written |= server.step()
     assert not server.requests and len(written) == len(run.requests) == 12
-    assert [note[:2] for note in server.log] == [what[:2] for what in told]
+    assert [note[:3] for note in server.log] == [what[:3] for what in told]
     tokens = [len(made.tokens) for _, made in sorted(written.items())]
     assert tokens == run.requests[:, 3].tolist() == lengths
     assert run.goodput == pytest.approx(sum(lengths) / len(told))

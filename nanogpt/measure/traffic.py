@@ -182,7 +182,8 @@ def replay(
             r.setdefault("k", min(k, len(r["trace"].right) - r["at"] - 1))
         wants = [(r["unread"] + 1 + r["k"], 0) for r in line[:rows]]
         shares = schedule(wants, running, budget, width, 0)
-        running, guesses = len(shares), sum(r["k"] for r in line[: len(shares)])
+        running = len(shares)
+        guesses = sum(r["k"] for r, n in zip(line, shares, strict=False) if n)
         now += step_time(sum(n > 0 for n in shares), max(shares), guesses, sum(shares))
         log.append((now, running, k))
         for r, n in zip(list(line), shares, strict=False):
