@@ -13,7 +13,7 @@ from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import CopyDraft
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import autoregressive_generate
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure import traffic
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, random_draft, random_head, toy_target
@@ -32,11 +32,13 @@ FORMS["paged"] = lambda: FusedLanguageModel(
 )
 
 
-def drained(server):
-    """All that is still to be finished."""
+def drained(server, most=5000):
+    """All that is still to be finished. A server that stands still is an error, not a wait."""
     done = {}
     while server.requests or server.finished:
         done |= server.step()
+        most -= 1
+        assert most, f"requests {[request.id for request in server.requests]} never end"
     return done
 
 
@@ -233,6 +235,9 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
     [
         ({"K": -1}, "K is -1; it must be a whole number from 0"),
         ({"K": lambda running: 0.5}, "K is 0.5"),
+        ({"K": lambda running: 2 - running}, "K is -1; it must"),  # of three requests
+        ({"K": lambda running: 3 if running < 32 else 1.5}, "K is 1.5"),  # of all rows
+        ({"K": lambda running: running - 1, "draft": None}, "K is 31 and there is no draft"),
         ({"K": 2, "draft": None}, "there is no draft"),
         ({"draft": random_draft(4)}, "vocabulary of 4 tokens and the target one of 5"),
         ({"rows": 0}, "rows is 0; it must be a whole number from 1"),
@@ -244,6 +249,48 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
 def test_settings_out_of_range_are_refused(settings, complaint):
     with pytest.raises(ValueError, match=complaint):
         Server(TOY, **{"draft": DRAFT, **settings})
+
+
+def reading(target):
+    """A draft that reads the target's hidden states, and takes its guesses as they come."""
+    return EagleDraft(target, random_head(target), 3)
+
+
+def test_the_largest_k_of_a_policy_is_what_a_server_has_room_for():
+    """Of one request K is 1, of three it is 3: each row has a window, and its guesses beside it."""
+    target = deep_toy()[0]  # with a window of 16
+    growing = Server(target, reading(target), K=lambda running: running, rows=3)
+    assert growing.most == 3 and growing.capacity == 3 * (16 + 3)
+    for policy in (lambda running: running, lambda running: 4 - running):
+        small = Server(target, reading(target), policy, rows=3, capacity=18)
+        with pytest.raises(ValueError, match=r"may need 19 places.*there are 18 in all"):
+            small.submit([0], 30)
+        exact = Server(target, reading(target), policy, rows=3, capacity=19)
+        exact.submit([0], 30)
+        assert len(drained(exact)[0].tokens) == 30
+
+
+def test_rows_full_of_windows_and_guesses_fit_by_default(preempted):
+    """Nobody is preempted where nobody asked for less room than there may be need for."""
+    target = deep_toy()[0]
+    server = Server(target, reading(target), K=3, rows=3)
+    for i in range(3):
+        server.submit([i] * 14, 30, Sampling(0))
+    done = drained(server)
+    assert not preempted and [len(done[i].tokens) for i in range(3)] == [30] * 3
+
+
+def test_a_request_that_needs_all_places_is_served_and_one_more_is_refused():
+    """By hand, of every limit: what is accepted is also finished, with guesses and without."""
+    for draft, guesses in ((DRAFT, 0), (Grown(DRAFT, (2, 1)), 3)):
+        for n_prompt, n in ((1, 5), (3, 7), (6, 30), (30, 2)):
+            longest = min(min(n_prompt, 12) + n, 12) - 1
+            needs = longest + 1 + guesses  # the current token and the guesses after the context
+            with pytest.raises(ValueError, match=f"may need {needs} places"):
+                Server(TOY, draft, 3, capacity=needs - 1).submit([1] * n_prompt, n)
+            server = Server(TOY, draft, 3, capacity=needs)
+            server.submit([1] * n_prompt, n)
+            assert len(drained(server, 99)[0].tokens) == n
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -283,6 +330,19 @@ def test_an_interrupted_step_loses_nothing(form, monkeypatch):
             for i, (prompt, n) in enumerate(asked):
                 right = autoregressive_generate(TOY, prompt, n, Sampling(0))
                 assert done[i].tokens == right.tokens
+
+
+def test_whoever_cancels_a_waiting_request_takes_no_place_from_the_running(preempted):
+    server = Server(FUSED, DRAFT, 3, rows=2)
+    for prompt in ([1], [2, 3], [4]):
+        server.submit(prompt, 15)
+    server.step()
+    before = [request.cache_len for request in server.requests[:2]]
+    server.cancel(2)
+    assert (server.running, server.waiting) == (2, 0) and all(before)
+    server.step()
+    assert (server.running, server.waiting) == (2, 0) and not preempted
+    assert all(r.cache_len > n for r, n in zip(server.requests, before, strict=True))
 
 
 def test_a_cancelled_request_leaves_the_others_as_they_are():
@@ -419,6 +479,22 @@ def test_the_time_of_a_step_is_measured_in_its_parts():
     cost = traffic.StepTime.measured(FusedLanguageModel(target), draft, prompts, lengths, (1, 4), 4)
     assert cost(1, 1, 0) > 0 and min(cost.fixed, cost.per_row, cost.per_guess) >= 0
     assert cost(4, 8, 0) >= cost(2, 8, 0) >= cost(1, 2, 0) >= cost.passes[1, 1]
+
+
+def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
+    """Three guesses want two more blocks; one is free. It is free again when they are given up."""
+    pool = BlockPool(TOY.config, 20, 1, torch.zeros(1, dtype=torch.float64))
+    target = FusedLanguageModel(TOY, pool)
+    server = Server(target, CopyDraft(target, 3), 3, width=3)
+    server.submit([0, 1, 2], 9, Sampling(0))
+    server.step()
+    (request,) = server.requests
+    request.tree, request.past_kvs = None, request.past_kvs.kept(request.cache_len)
+    hogs = [prefill(target, [0]) for _ in range(pool.free - 1)]  # each holds a block
+    server.safely(request, server.guess, request, 3)
+    assert request.tree.tokens == [] and request.most == 0 and not server.errors
+    assert pool.free == 1 and len(request.past_kvs.tables[0].blocks) == request.cache_len
+    pool.check([*hogs, request.past_kvs])
 
 
 def test_a_draft_that_finds_the_pool_full_guesses_another_time(preempted):
