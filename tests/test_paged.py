@@ -213,6 +213,72 @@ def test_ten_thousand_requests_leave_nothing_behind():
     target.cache.check([])
 
 
+def leak(pool):
+    pool.references[pool.take()] += 1
+
+
+def lose(pool):
+    pool.unused.popitem()
+
+
+def give_twice(pool):
+    pool.unused[next(block for block, held in enumerate(pool.references) if held)] = None
+
+
+def forget_one(pool):
+    pool.keys.popitem()
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (leak, "are not the blocks' entries in tables"),
+        (lambda pool: pool.references.__setitem__(0, 2), "are not the blocks' entries in tables"),
+        (lambda pool: pool.references.__setitem__(0, 0), "are not the blocks' entries in tables"),
+        (lose, r"5 free and 2 used blocks are not 8"),
+        (give_twice, r"free and 2 used blocks are not 8"),
+        (lambda pool: (lose(pool), give_twice(pool)), r"6 free and 2 used blocks are not 8"),
+        (forget_one, "are not the keys by block"),
+    ],
+    ids=["a leak", "too many", "too few", "lost", "given twice", "exchanged", "a key"],
+)
+def test_the_books_of_a_pool_are_checked(wrong, says):
+    """Each page of them by itself: references, free blocks, what is published."""
+    target = on_pool(toy_target(7, 16), 8, 2)
+    cache = prefill(target, [1, 2, 3, 4])
+    target.cache.publish([1, 2, 3, 4], cache)
+    target.cache.check([cache])
+    wrong(target.cache)
+    with pytest.raises(AssertionError, match=says):
+        target.cache.check([cache])
+
+
+def test_a_texts_last_blocks_are_free_first_and_taken_first():
+    """So that of what it published, its beginning is found longest."""
+    target = on_pool(toy_target(7, 16), 5, 2)
+    pool, tokens = target.cache, [1, 2, 3, 4, 5, 6]
+    cache = prefill(target, tokens)
+    pool.publish(tokens, cache)
+    blocks = list(cache.tables[0].blocks)
+    del cache
+    assert list(pool.unused)[-3:] == blocks[::-1]
+    held = prefill(target, [0] * 6)  # in the two that were never used, and one of these
+    assert pool.found(tokens).length == 4
+    pool.check([held])
+
+
+def test_a_fork_holds_the_blocks_of_its_own_entries_only():
+    """Its text may have more by then: room for a pass, or what a later pass wrote."""
+    target = on_pool(make_model(), 9, 2)
+    cache = prefill(target, [1, 2, 3])
+    cache.reserve(5)
+    assert len(cache.tables[0].blocks) == 4
+    fork = cache.fork()
+    assert fork.tables[0].blocks == cache.tables[0].blocks[:2]
+    assert target.cache.references[:4] == [2, 2, 1, 1]
+    target.cache.check([cache, fork])
+
+
 def test_a_text_costs_no_memory_before_it_is_written():
     target = on_pool(toy_target(7, 16), 8, 4)
     cache = target.cache.empty(target.config, 3, target.qkv[0])
@@ -430,6 +496,30 @@ def test_a_pool_of_other_types_and_bad_sizes():
         SharedText(target, [1, 2], 3, layers=[1])
     with pytest.raises(ValueError, match="no text has a cache"):
         PagedCache.joined([None, None])
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3, 4])
+def test_a_restart_lacks_any_number_of_tokens_and_reads_them_later(missing):
+    """Half a window of four: so many of them are found, and the pool is full before the others."""
+    own = toy_target(7, 8)
+    target = on_pool(own, 30, 1)
+    text = SharedText(target, [0, 1, 2, 3, 4, 5, 6, 0, 1], 9)
+    text.tokens.append(2)  # the window is full now
+    text.past_kvs = prefill(target, text.tokens[-9:-1])
+    right = text.tokens[-5:-1]
+    held = [text.past_kvs.fork(), prefill(target, right[: 4 - missing] or [6])]
+    if missing < 4:
+        target.cache.publish(right[: 4 - missing], held[1])
+    hogs = [prefill(target, [6]) for _ in range(target.cache.free)]
+    with pytest.raises(PoolFull):
+        text.restart_if_full()
+    assert text.cache_len == 4 - missing and text.prefills == 1
+    del hogs
+    text.restart_if_full()
+    assert same(text.past_kvs, own, right) and text.prefills == 2
+    text.restart_if_full()
+    assert text.prefills == 2, "there is nothing more to read"
+    target.cache.check([text.past_kvs, *held])
 
 
 def test_a_restart_that_finds_the_pool_full_is_made_later():

@@ -143,7 +143,9 @@ class BlockPool:
         assert self.free + used == self.blocks and not set(self.unused) & set(held), (
             f"{self.free} free and {used} used blocks are not {self.blocks}"
         )
-        assert self.published == {key: block for block, key in self.keys.items()}
+        assert self.published == {key: block for block, key in self.keys.items()}, (
+            f"published {self.published} are not the keys by block, {self.keys}"
+        )
 
 
 class BlockTable:
