@@ -20,6 +20,7 @@ from nanogpt.engines.audit import TIE, behind_the_best
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.toys import toy_target
+from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import Sampling
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
@@ -99,6 +100,98 @@ def test_what_is_written_is_whole_and_says_its_shape(tmp_path, wide):
         weights = weights_of(model, wide)
         assert stored.keys() == weights.keys()
         assert all(torch.equal(stored[key], weights[key]) for key in weights)
+
+
+SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+
+
+@forms
+def test_every_key_that_another_engine_reads(tmp_path, wide):
+    """Of a toy of 2 blocks, 3 heads of 4 and a window of 24; wide, its heads have 8."""
+    model = GPTLanguageModel(GPTConfig(5, 24, n_layer=2, n_head=3, n_embd=12))
+    export.export(model, CharTokenizer("\n a~Z"), tmp_path, wide)
+    read = {path.name: path for path in tmp_path.glob("*.json")}
+    read = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in read.items()}
+    assert read.pop("config.json") == {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": 5,
+        "n_positions": 24,
+        "n_embd": 24 if wide else 12,
+        "n_inner": 48,  # as it is trained, in either form
+        "n_layer": 2,
+        "n_head": 3,
+        "activation_function": "relu",
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": False,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": None,  # no character ends a text
+        "torch_dtype": "float32",
+    }
+    assert read.pop("generation_config.json") == SAMPLED
+    assert read.pop("tokenizer_config.json") == {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 24,
+        "clean_up_tokenization_spaces": False,
+    }
+    bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    bytewise["use_regex"] = False
+    none = ("truncation", "padding", "normalizer", "post_processor")
+    own = read.pop("tokenizer.json")
+    assert own.pop("model") == {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": {"Ċ": 0, "Ġ": 1, "a": 2, "~": 3, "Z": 4},
+        "merges": [],
+    }
+    assert own == dict.fromkeys(none) | {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": bytewise,
+        "decoder": bytewise,
+    }
+    assert not read
+
+
+def test_the_constants_of_the_format_are_the_models_own():
+    """What config.json says of norms, feed-forward part and window is true of the model itself."""
+    for model in (checkpoint.load()[0], checkpoint.load(transformer.DISTILLED)[0]):
+        config, block = export.gpt2_config(model), model.blocks[0]
+        norms = [norm for b in model.blocks for norm in (b.ln1, b.ln2)]
+        assert {norm.eps for norm in [*norms, model.ln_f]} == {config["layer_norm_epsilon"]}
+        up, activation, down, _ = block.ffwd.net
+        assert up.out_features == down.in_features == config["n_inner"]
+        assert type(activation).__name__.lower() == config["activation_function"]
+        assert model.lm_head.weight is not model.token_embedding_table.weight
+        assert model.position_embedding_table.num_embeddings == config["n_positions"]
+        assert config["torch_dtype"] == str(model.lm_head.weight.dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_every_setting_that_a_server_is_started_with(tmp_path, K):
+    """K guesses are K steps of a chain; SGLang counts the current token among its draft tokens."""
+    target, draft = (str(tmp_path.resolve() / name) for name in ("target", "draft"))
+    guesses = {"method": "draft_model", "model": draft, "num_speculative_tokens": K}
+    assert export.server_settings(tmp_path, K) == {
+        "vllm.yaml": {"model": target, "dtype": "float32", "speculative-config": guesses},
+        "sglang.yaml": {
+            "model-path": target,
+            "dtype": "float32",
+            "speculative-algorithm": "STANDALONE",
+            "speculative-draft-model-path": draft,
+            "speculative-num-steps": K,
+            "speculative-eagle-topk": 1,
+            "speculative-num-draft-tokens": K + 1,
+        },
+    }
 
 
 def test_every_character_is_one_entry_and_nothing_is_merged():
@@ -194,6 +287,28 @@ def test_their_logits_are_ours(loaded):
         doubled, ours = copy.deepcopy(theirs).double(), ours.double()
         doubled.load_state_dict(weights_of(ours, wide=loaded[3]))
         assert (doubled(idx).logits - ours(idx)[0]).abs().max() <= 1e-9
+
+
+def test_with_nothing_but_its_defaults_generate_samples_as_we_do(loaded):
+    """As many tokens as asked for, newlines among them; no token cut off, none made likelier."""
+    import transformers
+
+    theirs, ours, n = loaded[0], checkpoint.load()[0], 120
+    transformers.set_seed(0)
+    prompt = torch.tensor([[1, 2, 3]])
+    made = theirs.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=n,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    tokens, scores = made.sequences, torch.stack(made.scores, dim=1)  # (1, 3 + n), (1, n, V)
+    assert tokens.shape == (1, 3 + n) and 0 in tokens[0, 3:-1], "a newline ends nothing"
+    with torch.no_grad():
+        logits = ours(tokens[:, :-1])[0][:, 2:]
+    torch.testing.assert_close(scores, logits, rtol=0, atol=1e-4)
+    assert (tokens[0, 3:] != logits[0].argmax(-1)).any(), "they are drawn"
 
 
 def test_their_greedy_texts_are_ours(loaded):

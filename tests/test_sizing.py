@@ -86,6 +86,25 @@ def test_the_cache_of_a_token():
     assert BIG.per_token == kv_cache_bytes(80, 8 * 128, tokens=1, value_bytes=2)
 
 
+def test_every_models_cache_of_a_token_by_hand():
+    """Layers x (keys and values) x cached heads x their size x bytes; DeepSeek's is compressed."""
+    by_hand = {
+        "llama-3-70b": 80 * 2 * 8 * 128 * 2,
+        "llama-3-8b": 32 * 2 * 8 * 128 * 2,
+        "llama-3.2-1b": 16 * 2 * 8 * 64 * 2,
+        "mixtral-8x7b": 32 * 2 * 8 * 128 * 2,
+        "deepseek-v3": 61 * (512 + 64) * 2,
+    }
+    assert {name: model.per_token for name, model in MODELS.items()} == by_hand
+    weights = {name: model.weights / 1e9 for name, model in MODELS.items()}
+    assert weights == pytest.approx(
+        {"llama-3-70b": 140, "llama-3-8b": 16, "llama-3.2-1b": 2.48}
+        | {"mixtral-8x7b": 93.4, "deepseek-v3": 671}
+    )
+    mixed = {name: (m.active, m.experts, m.chosen) for name, m in MODELS.items() if m.experts}
+    assert mixed == {"mixtral-8x7b": (12.9e9, 8, 2), "deepseek-v3": (37e9, 256, 8)}
+
+
 def test_the_drafts_cache_counts():
     """402,832 tokens on four GPUs forgets it; its weights alone leave the target that much."""
     assert int((4 * 80e9 * 0.9 - BIG.weights - SMALL.weights) / BIG.per_token) == 402_832
@@ -254,8 +273,22 @@ def test_a_models_config_is_counted(tmp_path):
     path.write_text(json.dumps(MIXTRAL))
     shape = model_of(str(path))
     assert shape.parameters == 46_702_792_704 and round(shape.active / 1e9, 1) == 12.9
+    assert (shape.n_layer, shape.per_token) == (32, 128 * 2**10)
+    assert (shape.experts, shape.chosen) == (8, 2)
     tied = counted(LLAMA | {"tie_word_embeddings": True}, "it")
     assert tied.parameters == 8_030_261_248 - 128256 * 4096
+
+
+def test_heads_need_not_share_out_the_width():
+    """Of 64 on a width of 4,096 with 32 heads, of which 8 are cached: where head_dim says so."""
+    shape = counted(LLAMA | {"head_dim": 64}, "it")
+    assert shape.per_token == 32 * 2 * 8 * 64 * 2
+    less = 32 * 4096 * (2 * 32 + 2 * 8) * (128 - 64)  # of queries, outputs, keys and values
+    assert shape.parameters == 8_030_261_248 - less
+    same = counted(LLAMA | {"head_dim": 4096 // 32}, "it")
+    assert same == counted(LLAMA, "it") == counted(LLAMA | {"head_dim": None}, "it")
+    every = counted({k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}, "it")
+    assert every.per_token == 4 * shape.per_token * 2, "without groups, each head has its own"
 
 
 @pytest.mark.parametrize(
