@@ -332,6 +332,47 @@ class Mine(Bigram):
         entered(HEAD + code.format(rounds=5))
 
 
+def test_a_target_that_is_changed_while_it_is_judged_is_seen_in_the_end(entered):
+    """By so little that no text shows it, and after everything was asked that is asked of q."""
+    target = toy_target(V, 16)
+    bias, code = target.ln_f.bias.clone(), HEAD.replace("vocab_size):", "vocab_size, target):")
+    code = (
+        code.replace("    return Mine", "    Mine.its = target\n    return Mine")
+        + """
+class Mine(Bigram):
+    calls = 0
+    def get_probs(self, context):
+        self.calls += 1
+        if self.calls == {calls}:
+            self.its.ln_f.bias.data += 1e-9
+        return super().get_probs(context)
+"""
+    )
+    last = entered(code.format(calls=0)).draft.calls
+    for calls in (1, last // 2, last):
+        with pytest.raises(Refused, match=r"it changes the target's weights; copy\.deepcopy"):
+            try:
+                entered(code.format(calls=calls))
+            finally:
+                target.ln_f.bias.data.copy_(bias)
+
+
+def test_a_text_that_is_wrong_after_a_restart_only_is_seen_by_the_third_prompt(toy):
+    """The other two end within the window of 64, and so do all texts that are enumerated."""
+
+    class Late(Grown):
+        def propose(self, text, most, sampling, rng):
+            if sampling.temperature == 0 and text.cache_len < len(text.tokens) - 1:
+                text.past_kvs[0][0][1].mul_(-3)  # what the target reads of its context
+            return super().propose(text, most, sampling, rng)
+
+    target = toy_target(V, 64)
+    wide = replace(toy, target=target, exact=copy.deepcopy(target))
+    draft = Late(bigram.BigramDraftModel(wide.tokens, V), [1])
+    with pytest.raises(Refused, match=r"greedily, token \d+ of 40 is"):
+        seen(draft, wide)
+
+
 FILES = {
     "no function": ("x = 1", "it has no function make_draft"),
     "syntax": ("def make_draft(:", r"its code fails, line 1: SyntaxError: "),

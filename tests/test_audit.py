@@ -220,6 +220,40 @@ def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shi
     assert row.refusal.startswith("token") and ", p " in row.refusal
 
 
+def test_no_sample_of_a_call_is_anothers_copy(tmp_path):
+    """Of 12 texts of 16 tokens, drawn in one call, no two are alike: each has a seed of its own."""
+    for name, generate in engines.open_nanogpt(tmp_path).modes.items():
+        made = generate([[1, 2, 3]] * 12, 16, 1.0, 5)
+        assert len({tuple(tokens) for tokens in made}) == 12, name
+        assert made[3:5] == generate([[1, 2, 3]] * 2, 16, 1.0, 8), "by the seed and its place"
+
+
+def test_no_call_is_given_the_seeds_of_another(truth, faithful):
+    """A call's seed and those after it, one a sample, are its own; a report's seed comes first."""
+    given = []
+
+    def listening(prompts, n, temperature, seed):
+        if temperature:
+            given.extend(range(seed, seed + len(prompts)))
+        return faithful(prompts, n, temperature, seed)
+
+    audit.audit(Engine("ours", "1", {"mode": listening}), truth, 250, seed=40)
+    assert given == list(range(40, 290))
+
+
+def test_the_level_that_is_told_is_the_level_that_refuses(truth, faithful):
+    """One and the same samples: refused at a level just above their p, and right just below it."""
+    engine = Engine("ours", "1", {"mode": faithful})
+    least = min(test.p for test in audit.audit(engine, truth, 400).rows[0].tests)
+    assert 1e-6 < least < 0.99
+    for level, right in ((least * 1.001, False), (least, True), (least * 0.999, True)):
+        report = audit.audit(engine, truth, 400, level=level)
+        assert report.right == right and report.level == level
+        assert report.power == powers(truth.exact, truth.other, 400, level)
+    refused = audit.audit(engine, truth, 400, level=least * 1.001).rows[0].refusal
+    assert refused.endswith(f"p {audit.shown(least)}")
+
+
 def test_a_wrong_greedy_text_is_named_and_a_tie_is_none(truth, faithful):
     def astray(prompts, n, temperature, seed):
         made = faithful(prompts, n, temperature, seed)
