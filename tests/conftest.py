@@ -2,8 +2,14 @@
 
 import functools
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the notebooks' kernels inherit it
+# So that all that is tested, here and in processes that tests start, is the package beside it,
+# whatever checkout was installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.getenv("PYTHONPATH")]))
 
 import pytest
 import torch

@@ -114,7 +114,7 @@ def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
     path, tmp_path, monkeypatch
 ):
     offline = str(ROOT / "tests" / "offline")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ["PYTHONPATH"]]))
     once, (again, expected) = copy.deepcopy(read(path)), answered(path)
     for i, cell in enumerate(again):
         cell["id"] = f"again-{i}"
