@@ -92,11 +92,14 @@ def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
         )
 
 
+VARIED = (8, 9, 10, 22, 48)  # seeds of toys whose greedy texts do not end in one token for ever
+
+
 def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
     """At temperature 0, the tokens are autoregressive decoding's own, over up to three windows."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        target = toy_target(7, 8, seed=case % 5)
+        target = toy_target(7, 8, seed=VARIED[case % 5])
         n_prompt, K = (int(torch.randint(1, 13, (1,), generator=generator)) for _ in range(2))
         n = int(torch.randint(1, 25, (1,), generator=generator))
         prompt = torch.randint(7, (n_prompt,), generator=generator).tolist()
