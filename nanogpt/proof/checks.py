@@ -92,7 +92,7 @@ def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
         )
 
 
-VARIED = (8, 9, 10, 22, 48)  # seeds of toys whose greedy texts do not end in one token for ever
+VARIED = (8, 9, 10, 22, 48)  # seeds of toys whose greedy texts go on varying
 
 
 def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
