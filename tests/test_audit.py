@@ -222,7 +222,7 @@ def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shi
 
 def test_no_sample_of_a_call_is_anothers_copy(tmp_path):
     """Of 12 texts of 16 tokens, drawn in one call, no two are alike: each has a seed of its own."""
-    for name, generate in engines.open_nanogpt(tmp_path).modes.items():
+    for name, generate in adapters.open_nanogpt(tmp_path).modes.items():
         made = generate([[1, 2, 3]] * 12, 16, 1.0, 5)
         assert len({tuple(tokens) for tokens in made}) == 12, name
         assert made[3:5] == generate([[1, 2, 3]] * 2, 16, 1.0, 8), "by the seed and its place"

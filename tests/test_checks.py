@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nanogpt import serve
 from nanogpt.checkpoint import read_header
-from nanogpt.checks import (
+from nanogpt.drafts import eagle
+from nanogpt.generate import Generation, Round, Text
+from nanogpt.proof.checks import (
     SAMPLINGS,
     check_acceptance,
     check_accounting,
@@ -30,15 +31,8 @@ from nanogpt.checks import (
     check_stop,
     check_support,
     check_trees_lossless,
-    chi_squared,
-    chi_squared_limit,
-    decoder,
-    eagle_decoder,
-    loop,
-    tree_decoder,
 )
-from nanogpt.checks_serving import (
-    ahead_decoder,
+from nanogpt.proof.checks_serving import (
     check_alone,
     check_independent,
     check_leaving,
@@ -48,15 +42,22 @@ from nanogpt.checks_serving import (
     check_product,
     check_publish,
     check_ragged,
-    paged_decoder,
     random_requests,
-    server_decoder,
 )
-from nanogpt.drafts import eagle
-from nanogpt.generate import Generation, Round, Text
+from nanogpt.proof.decoders import (
+    ahead_decoder,
+    decoder,
+    eagle_decoder,
+    loop,
+    paged_decoder,
+    server_decoder,
+    tree_decoder,
+)
+from nanogpt.proof.statistics import chi_squared, chi_squared_limit
+from nanogpt.proof.toys import SelfDraft, TableDraft
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serve import batch_generate, verify_batch
+from nanogpt.serving.batch import batch_generate, verify_batch
 from nanogpt.speculative import (
     accept_reject,
     draft_tokens,
@@ -64,8 +65,7 @@ from nanogpt.speculative import (
     trim_kv_cache,
     verify_candidates,
 )
-from nanogpt.toys import SelfDraft, TableDraft
-from nanogpt.tree import Grown, verify_tree
+from nanogpt.tree import verify_tree
 
 MILLIONTH = 1e-6
 
@@ -120,7 +120,7 @@ def trees_off(wrong):
         return (near_even(p) if wrong(tree) else p), *others
 
     made = loop("tree_generate", "tree", {"verify_tree": verified})
-    parts = SimpleNamespace(tree_generate=made, Grown=Grown, accept_tree=accept_tree)
+    parts = SimpleNamespace(tree_generate=made, accept_tree=accept_tree)
     return tree_decoder("without", module=parts)
 
 
@@ -450,9 +450,7 @@ def fused(target):
 FUSED_OFF = batch_off(lambda target, _: fused(target))
 HEADS_OFF = batch_off(lambda target, _: not fused(target))
 TREES_OFF = batch_off(lambda _, trees: any(len(set(t.parents)) < len(t.parents) for t in trees))
-server_off = server_decoder(
-    SimpleNamespace(Server=loop("Server", "serve", batch_off()), one_each=serve.one_each)
-)
+server_off = server_decoder(SimpleNamespace(Server=loop("Server", "serving.server", batch_off())))
 
 
 class Mixed(TableDraft):
@@ -477,10 +475,14 @@ def entries_off(target, *args, **kwargs):
 
 
 BATCHES_OFF = {
-    "product": (check_product, loop("batch_generate", "serve", batch_off()), "texts in a batch"),
-    "fused": (check_ragged, loop("batch_generate", "serve", FUSED_OFF), "p is off by"),
-    "per-head": (check_ragged, loop("batch_generate", "serve", HEADS_OFF), "p is off by"),
-    "trees": (check_ragged, loop("batch_generate", "serve", TREES_OFF), "p is off by"),
+    "product": (
+        check_product,
+        loop("batch_generate", "serving.batch", batch_off()),
+        "texts in a batch",
+    ),
+    "fused": (check_ragged, loop("batch_generate", "serving.batch", FUSED_OFF), "p is off by"),
+    "per-head": (check_ragged, loop("batch_generate", "serving.batch", HEADS_OFF), "p is off by"),
+    "trees": (check_ragged, loop("batch_generate", "serving.batch", TREES_OFF), "p is off by"),
     "preemption": (check_preemption, server_off, "their joint distribution is not the target's"),
     "outcomes": (check_outcomes, ahead_off, "q is off by"),
     "publish": (check_publish, entries_off, "holds entries that are off by"),

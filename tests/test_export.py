@@ -19,8 +19,8 @@ from nanogpt.engines import export
 from nanogpt.engines.audit import TIE, behind_the_best
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
-from nanogpt.proof.toys import toy_target
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import Sampling
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}

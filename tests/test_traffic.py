@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nanogpt import load
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.load import Load, Logged, StepTime, Trace, record, replay
+from nanogpt.measure import traffic
+from nanogpt.measure.traffic import Load, Logged, StepTime, Trace, record, replay
+from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import Sampling
-from nanogpt.toys import SelfDraft, WorstDraft, random_draft, toy_target
 
 TOY = toy_target(5, 12)
 
@@ -42,7 +42,7 @@ def told(traces, arriving, K, seconds=lambda *_: 1.0, **limits):
         return seconds(*what)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load.functools, "cache", lambda f: f)  # every step is to ask
+        patch.setattr(traffic.functools, "cache", lambda f: f)  # every step is to ask
         return replay(traces, arriving, K, step_time, **limits), asked
 
 
@@ -99,7 +99,7 @@ def test_a_record_counts_the_right_guesses_up_to_the_most():
 def test_a_record_is_what_greedy_guesses_come_to():
     """Counted again: from each token on, guess by guess, until one is not the text's own."""
     draft, prompts, lengths = random_draft(5, seed=5), [[0, 1], [2], [4, 3, 3]], [9, 8, 7]
-    made = load.batch_generate(TOY, draft, prompts, lengths, 1, Sampling(0))
+    made = traffic.batch_generate(TOY, draft, prompts, lengths, 1, Sampling(0))
     traces = record(TOY, draft, prompts, lengths, 4)
     for prompt, own, trace in zip(prompts, made, traces, strict=True):
         likeliest = draft.table.argmax(-1).tolist()
@@ -137,8 +137,8 @@ def test_what_is_measured_of_a_step_is_what_it_took(monkeypatch):
         rows, width, guesses, _ = step.__self__.log[-1]
         return bare(rows, width, 0) + 0.5 + 0.25 * rows + 0.125 * guesses, done
 
-    monkeypatch.setattr(load, "batch_times", lambda *_, **__: taken)
-    monkeypatch.setattr(load, "clock", clock)
+    monkeypatch.setattr(traffic, "batch_times", lambda *_, **__: taken)
+    monkeypatch.setattr(traffic, "clock", clock)
     target, prompts = FusedLanguageModel(TOY), [[i % 5] * (1 + i % 4) for i in range(6)]
     cost = StepTime.measured(target, PromptLookupDraft(5), prompts, [6] * 6, (1, 4), 3)
     assert cost.passes == right, "a pass takes no longer than a larger one"
@@ -159,9 +159,9 @@ def test_a_log_counts_rows_width_guesses_and_filled_places():
 def test_requests_served_for_real_begin_when_they_arrive(monkeypatch):
     """By a clock that ticks once a look: the first token, the end, and the steps' own ends."""
     ticks = iter(range(1000))
-    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    server = load.Server(TOY, rows=2)
-    run = load.serve(server, [[1], [2]], [1, 2], [0.0, 2.0])
+    monkeypatch.setattr(traffic, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    server = traffic.Server(TOY, rows=2)
+    run = traffic.serve(server, [[1], [2]], [1, 2], [0.0, 2.0])
     # the run begins at 0; each turn looks twice: before a step, and after it
     assert run.steps[:, 0].tolist() == [2, 4, 6]
     assert run.requests.tolist() == [[0, 2, 2, 1], [2, 4, 6, 2]]
