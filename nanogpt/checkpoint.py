@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from nanogpt.data import DATA_DIR, CharTokenizer, write_atomically
 from nanogpt.model import GPTConfig, GPTLanguageModel
 
 TARGET = DATA_DIR / "checkpoints" / "target.safetensors"
 HEADER = "nanogpt"  # the key of our JSON in the file's metadata
+
+Modules = nn.Module | dict[str, nn.Module]  # one, or several by name
 
 
 def save(
@@ -38,8 +41,39 @@ def save(
         "vocabulary": tokenizer.chars,
         "facts": facts,
     }
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    save_tensors(path, tensors | (extra or {}), header)
+    save_tensors(path, weights_of(model) | (extra or {}), header)
+
+
+def save_module(
+    path: Path,
+    module: Modules,
+    tokenizer: CharTokenizer,
+    facts: dict,
+    dtype: torch.dtype = torch.float16,
+    **shape,
+) -> None:
+    """Write a draft's module, or several by name, with what `load_module` needs to build it again.
+
+    The header: `shape` (its config, say), the vocabulary and `facts`, all of what JSON can hold.
+    """
+    header = {**shape, "vocabulary": tokenizer.chars, "facts": facts}
+    save_tensors(path, weights_of(module, dtype), header)
+
+
+def by_prefix(module: Modules) -> dict[str, nn.Module]:
+    """A module by the prefix of its weights' names: none for a single one, else "its name/"."""
+    if isinstance(module, nn.Module):
+        return {"": module}
+    return {f"{name}/": each for name, each in module.items()}
+
+
+def weights_of(module: Modules, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    """All weights by name, on the CPU; in `dtype`, by default each in its own."""
+    return {
+        prefix + name: t.detach().cpu().to(dtype or t.dtype).contiguous()
+        for prefix, each in by_prefix(module).items()
+        for name, t in each.state_dict().items()
+    }
 
 
 def save_tensors(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> None:
@@ -98,6 +132,32 @@ def usable_device(name: str | torch.device) -> torch.device:
     return device
 
 
+def load_module(
+    path: Path,
+    build: Callable[[dict, dict[str, torch.Tensor]], Modules],
+    what: str,
+    make_one: str,
+    device: str | torch.device = "cpu",
+) -> Modules:
+    """What `save_module` wrote, on a device: in float32, in eval mode, and frozen.
+
+    build(header, tensors) makes the module, or the modules by name, that these weights are for;
+    `what` is its name in messages.
+    Raises what read_header and usable_device raise, and ValueError if something is missing.
+    """
+    device = usable_device(device)
+    header, tensors = load_tensors(path, (), make_one)
+    try:
+        made = build(header, tensors)
+        for prefix, each in by_prefix(made).items():
+            each.load_state_dict({name: tensors[prefix + name] for name in each.state_dict()})
+            each.to(device).requires_grad_(False).eval()
+    except KeyError as error:
+        why = f"it lacks {error.args[0]}"
+        raise ValueError(f"{path} holds no {what} ({why}); make one with `{make_one}`") from error
+    return made
+
+
 def load(
     path: Path = TARGET,
     device: str | torch.device = "cpu",
@@ -108,11 +168,12 @@ def load(
     Raises FileNotFoundError if there is no such file, ValueError if it is no checkpoint of ours,
     and as usable_device does.
     """
-    device = usable_device(device)
-    header = read_header(path, make_one)
-    if "config" not in header:
-        raise ValueError(f"{path} holds no model; make one with `{make_one}`")
-    model = GPTLanguageModel(GPTConfig(**header["config"]))
-    _, tensors = load_tensors(path, model.state_dict(), make_one)
-    model.load_state_dict({name: tensors[name] for name in model.state_dict()})
-    return model.to(device).eval(), CharTokenizer(header["vocabulary"])
+    model = load_module(
+        path,
+        lambda header, _: GPTLanguageModel(GPTConfig(**header["config"])),
+        "model",
+        make_one,
+        device,
+    )
+    tokenizer = CharTokenizer(read_header(path)["vocabulary"])
+    return model.requires_grad_(), tokenizer  # it may be trained on

@@ -138,6 +138,79 @@ class EagleHead(nn.Module):
         return outs
 
 
+def eagle_loss(
+    head: EagleHead,
+    target: GPTLanguageModel,
+    x: Tensor,
+    generator: torch.Generator,
+    unroll: int = 1,
+    match: bool = False,
+    noise: float = 0.0,
+) -> Tensor:
+    """How badly a head guesses what a target, which stays as it is, says after x (B, T), in nats.
+
+    The loss of a step is the cross-entropy of q under the target's p (its probabilities, not the
+    next token: the same gradient on average, with less noise). unroll: how many steps, each on the
+    outputs of the one before, as in EAGLE-3's training-time test; step s, from 0, weighs .8^s.
+    match: EAGLE's loss instead, smooth L1 between output and true feature plus a tenth of the
+    cross-entropy, for a head whose output is a hidden state. noise: the true features are moved by
+    up to this much, uniformly, so that the head bears with features that are nearly right. x: text
+    like the target's; its own is best.
+    """
+    with torch.no_grad():
+        features, hidden = head.share(target).features_of(target, x)
+        p = torch.softmax(target.lm_head(hidden[:, 1:]), dim=-1)  # after the pairs' tokens
+        moved = 2 * torch.rand(features.shape, generator=generator) - 1
+        features = features + noise * moved.to(features.device)
+    loss = 0.0
+    for s, out in enumerate(head.unrolled(features[:, :-1], x[:, 1:], unroll)):
+        out, right = out[:, s:], hidden[:, 1 + s :]  # before place s, step s means nothing
+        asked = F.cross_entropy(head.logits(out).flatten(0, 1), p[:, s:].flatten(0, 1))
+        if match:
+            asked = F.smooth_l1_loss(out, right) + 0.1 * asked
+        loss = loss + 0.8**s * asked
+    return loss
+
+
+def mtp_loss(head, hidden: Tensor, tokens: Tensor, steps: int = 1) -> Tensor:
+    """How badly the layer guesses the token after next: mean cross-entropy, in nats.
+
+    hidden (B, T, C): the target's hidden states of the first T of tokens (B, T+1). The layer reads
+    that of token i and token i+1, and is asked for token i+2 (DeepSeek-V3, arXiv 2412.19437,
+    section 2.2). steps > 1: it then goes on from its own outputs, as a draft does (the head's
+    `unrolled`), and the loss is the mean over the steps.
+    """
+    outs = head.unrolled(hidden[:, :-1], tokens[:, 1:-1], steps)
+    losses = [
+        F.cross_entropy(head.logits(out[:, s:]).flatten(0, 1), tokens[:, 2 + s :].flatten())
+        for s, out in enumerate(outs)
+    ]
+    return torch.stack(losses).mean()
+
+
+class JointLoss:
+    """What a target and its MTP layer learn together: the target's own loss plus λ times mtp_loss.
+
+    λ is .3 for the first 10 / 14.8 of the updates and .1 for the rest, as DeepSeek-V3 did with its
+    tokens (section 4.2). unroll: mtp_loss's `steps`. `said`: of each update so far the two losses,
+    in nats, without λ.
+    """
+
+    def __init__(self, target: GPTLanguageModel, head: EagleHead, updates: int, unroll: int = 1):
+        self.target, self.head = target, head.share(target)
+        self.updates, self.unroll = updates, unroll
+        self.said: list[tuple[float, float]] = []
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of the next update, on windows x and y (B, T), y one token later."""
+        hidden, _ = self.target.trunk(x)
+        own = F.cross_entropy(self.target.lm_head(hidden).flatten(0, 1), y.flatten())
+        ahead = mtp_loss(self.head, hidden, torch.cat([x, y[:, -1:]], dim=1), self.unroll)
+        weight = 0.3 if len(self.said) < self.updates * 10 / 14.8 else 0.1
+        self.said.append((own.item(), ahead.item()))
+        return own + weight * ahead
+
+
 class EagleDraft:
     """Guesses a chain of up to K tokens, each drawn from the head's q after those before it.
 
@@ -281,15 +354,12 @@ def alpha_by_depth(
 
 def save(path: Path, head: EagleHead, tokenizer: CharTokenizer, facts: dict) -> None:
     """Write the head in float16, and `facts` (anything JSON can hold). No weight of the target."""
-    header = {
+    shape = {
         "config": dataclasses.asdict(head.config),
         "layers": head.layers,
         "norms": isinstance(head.norm_token, nn.RMSNorm),
-        "vocabulary": tokenizer.chars,
-        "facts": facts,
     }
-    tensors = {n: t.detach().cpu().half().contiguous() for n, t in head.state_dict().items()}
-    checkpoint.save_tensors(path, tensors, header)
+    checkpoint.save_module(path, head, tokenizer, facts, **shape)
 
 
 def load(path: Path = EAGLE, device: str | torch.device = "cpu") -> EagleHead:
@@ -297,15 +367,13 @@ def load(path: Path = EAGLE, device: str | torch.device = "cpu") -> EagleHead:
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
+
+    def build(header, tensors):
+        norms, layers = header["norms"], header["layers"]
+        return EagleHead(GPTConfig(**header["config"]), layers and tuple(layers), norms)
+
     make_one = "python data/make_drafts.py eagle eagle3"
-    header = checkpoint.read_header(path, make_one)
-    if "norms" not in header:
-        raise ValueError(f"{path} holds no head of EAGLE's; make one with `{make_one}`")
-    layers = header["layers"] and tuple(header["layers"])
-    head = EagleHead(GPTConfig(**header["config"]), layers, header["norms"])
-    _, tensors = checkpoint.load_tensors(path, head.state_dict(), make_one)
-    head.load_state_dict(tensors)
-    return head.to(device).requires_grad_(False).eval()
+    return checkpoint.load_module(path, build, "head of EAGLE's", make_one, device)
 
 
 def save_mtp(
@@ -316,16 +384,8 @@ def save_mtp(
     facts: dict,
 ) -> None:
     """Write a target and its MTP layers, by name, in float16, and `facts` as in `save`."""
-    header = {
-        "config": dataclasses.asdict(target.config),
-        "layers": list(layers),
-        "vocabulary": tokenizer.chars,
-        "facts": facts,
-    }
-    modules = {"target": target, **layers}
-    tensors = {f"{m}/{n}": t for m, each in modules.items() for n, t in each.state_dict().items()}
-    tensors = {n: t.detach().cpu().half().contiguous() for n, t in tensors.items()}
-    checkpoint.save_tensors(path, tensors, header)
+    shape = {"config": dataclasses.asdict(target.config), "layers": list(layers)}
+    checkpoint.save_module(path, {"target": target, **layers}, tokenizer, facts, **shape)
 
 
 def load_mtp(
@@ -337,16 +397,13 @@ def load_mtp(
     trained on its own outputs. Raises FileNotFoundError if there is no such file, ValueError if it
     is none of ours.
     """
+
+    def build(header, tensors):
+        target = GPTLanguageModel(GPTConfig(**header["config"]))
+        names = header["layers"] or ()  # a head of EAGLE's has None there, or numbers
+        return {"target": target} | {n: EagleHead(target.config, norms=True) for n in names}
+
     make_one = "python data/make_drafts.py mtp"
-    header = checkpoint.read_header(path, make_one)
-    if not isinstance(header.get("layers"), list) or "once" not in header["layers"]:
-        raise ValueError(f"{path} holds no target with MTP layers; make one with `{make_one}`")
-    target = GPTLanguageModel(GPTConfig(**header["config"]))
-    layers = {name: EagleHead(target.config, norms=True) for name in header["layers"]}
-    modules = {"target": target, **layers}
-    names = [f"{m}/{n}" for m, each in modules.items() for n in each.state_dict()]
-    _, tensors = checkpoint.load_tensors(path, names, make_one)
-    for name, module in modules.items():
-        module.load_state_dict({n: tensors[f"{name}/{n}"].float() for n in module.state_dict()})
-        module.to(device).requires_grad_(False).eval()
+    layers = checkpoint.load_module(path, build, "target with MTP layers", make_one, device)
+    target = layers.pop("target")
     return target, {name: layer.share(target) for name, layer in layers.items()}

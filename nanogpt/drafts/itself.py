@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
@@ -29,6 +30,50 @@ LAYERSKIP = DATA_DIR / "checkpoints" / "layerskip.safetensors"
 def exit_head(target: GPTLanguageModel) -> nn.Sequential:
     """A head to train, for any depth: it begins as a copy of the target's own ln_f and lm_head."""
     return copy.deepcopy(nn.Sequential(target.ln_f, target.lm_head)).requires_grad_()
+
+
+def exit_loss(exits: nn.ModuleDict, target: GPTLanguageModel, x: Tensor) -> Tensor:
+    """How badly heads say early what the frozen target will say after tokens x (B, T), in nats.
+
+    exits: a head (..., C) -> (..., V) by the number of blocks before it, as text ("1", "2", …). The
+    loss of each is the cross-entropy of its q under the target's p, as in `distil_loss`; their mean
+    is returned, from one pass. x: any text that is like the target's.
+    """
+    with torch.no_grad():
+        streams, _ = target.states(x)
+        p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1).flatten(0, 1)
+    losses = [
+        F.cross_entropy(head(streams[int(depth) - 1]).flatten(0, 1), p)
+        for depth, head in exits.items()
+    ]
+    return torch.stack(losses).mean()
+
+
+def layer_dropout(layer: int, n_layer: int, most: float) -> float:
+    """How often LayerSkip leaves out block `layer` (from 0) in training: from 0 up to `most`.
+
+    D(l) · most, D(l) = 2^(l/(L-1)) - 1 (Elhoushi et al. 2024, arXiv 2404.16710).
+    """
+    return most * (2 ** (layer / max(1, n_layer - 1)) - 1)
+
+
+def layerskip_loss(model, x: Tensor, y: Tensor, generator, most: float = 0.1) -> Tensor:
+    """The loss of a model that can be left early, as in LayerSkip, on x and y (B, T), in nats.
+
+    Blocks are left out at random, text by text, the later the likelier (`layer_dropout`), and one
+    head, the model's own, is judged after every block. Block l weighs l in the mean, counted from
+    1, and the last as much as all others together.
+    """
+    L = model.config.n_layer
+    weights = [*range(1, L), max(1, L * (L - 1) // 2)]
+    stream, attn_bias = model.embed(x, None, None, None)
+    losses = []
+    for layer, block in enumerate(model.blocks):
+        kept = torch.rand(len(x), 1, 1, generator=generator) >= layer_dropout(layer, L, most)
+        stream = torch.where(kept.to(x.device), block(stream, attn_bias)[0], stream)
+        logits = model.lm_head(model.ln_f(stream))
+        losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten()))
+    return sum(w * each for w, each in zip(weights, losses, strict=True)) / sum(weights)
 
 
 class EarlyExitDraft:
@@ -71,9 +116,8 @@ class EarlyExitDraft:
 
 
 def save_exits(path: Path, exits: nn.ModuleDict, tokenizer: CharTokenizer, facts: dict) -> None:
-    """Write exit heads, by depth, and `facts` (anything JSON can hold)."""
-    tensors = {name: t.detach().contiguous() for name, t in exits.state_dict().items()}
-    checkpoint.save_tensors(path, tensors, {"vocabulary": tokenizer.chars, "facts": facts})
+    """Write exit heads, by depth, and `facts` (anything JSON can hold); in float32."""
+    checkpoint.save_module(path, exits, tokenizer, facts, torch.float32)
 
 
 def load_exits(path: Path = EXITS, device: str | torch.device = "cpu") -> dict[int, nn.Sequential]:
@@ -81,16 +125,15 @@ def load_exits(path: Path = EXITS, device: str | torch.device = "cpu") -> dict[i
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    names = ("0.weight", "0.bias", "1.weight")  # LayerNorm, Linear
-    wanted = [f"{depth}.{name}" for depth in (1, 2, 3) for name in names]
-    _, tensors = checkpoint.load_tensors(path, wanted, "python data/make_drafts.py exits")
-    exits = {}
-    for depth in (1, 2, 3):
-        V, C = tensors[f"{depth}.1.weight"].shape
-        exits[depth] = nn.Sequential(nn.LayerNorm(C), nn.Linear(C, V, bias=False)).eval()
-        exits[depth].load_state_dict({name: tensors[f"{depth}.{name}"] for name in names})
-        exits[depth].to(device)
-    return exits
+
+    def build(header, tensors):
+        V, C = tensors["1.1.weight"].shape  # of the first one's Linear
+        head = nn.Sequential(nn.LayerNorm(C), nn.Linear(C, V, bias=False))
+        return nn.ModuleDict({depth: copy.deepcopy(head) for depth in "123"})
+
+    make_one = "python data/make_drafts.py exits"
+    exits = checkpoint.load_module(path, build, "exit heads", make_one, device)
+    return {int(depth): head for depth, head in exits.items()}
 
 
 def load_layerskip(path: Path = LAYERSKIP, device: str | torch.device = "cpu") -> GPTLanguageModel:

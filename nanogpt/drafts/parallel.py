@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import Text, Tree
-from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel
+from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
@@ -54,6 +54,19 @@ class MedusaHeads(nn.Module):
         mixed = F.linear(hidden, self.mix.flatten(0, 1)).unflatten(-1, (n, C))
         features = hidden.unsqueeze(-2) + F.silu(mixed)  # (..., n_heads, C)
         return torch.einsum("...nc,nvc->...nv", features, self.out)
+
+
+def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Σ .8^i times the cross-entropy of head i, in nats (Cai et al. 2024, equation 1).
+
+    logits (B, T, n_heads, V) after each of tokens (B, T). lm_head predicts the next token; head i,
+    from 1, is asked for the token i places further on.
+    """
+    loss = logits.new_zeros(())
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        loss = loss + 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
 
 
 class MedusaDraft:
@@ -147,16 +160,14 @@ def save(
     target: GPTLanguageModel | None = None,
 ) -> None:
     """Write the heads, and the target if it was trained with them, in float16."""
-    tensors = {f"heads/{name}": t for name, t in heads.state_dict().items()}
-    if target is not None:
-        tensors |= {f"target/{name}": t for name, t in target.state_dict().items()}
-    header = {
-        "config": dataclasses.asdict(heads.config),
-        "vocabulary": tokenizer.chars,
-        "facts": facts,
-    }
-    tensors = {name: t.detach().cpu().half().contiguous() for name, t in tensors.items()}
-    checkpoint.save_tensors(path, tensors, header)
+    modules = {"heads": heads} if target is None else {"heads": heads, "target": target}
+    shape = {"config": dataclasses.asdict(heads.config)}
+    checkpoint.save_module(path, modules, tokenizer, facts, **shape)
+
+
+def heads_of(header: dict, tensors: dict[str, Tensor]) -> dict[str, nn.Module]:
+    """New heads, of the shape that a file of `save` holds."""
+    return {"heads": MedusaHeads(GPTConfig(**header["config"]), len(tensors["heads/mix"]))}
 
 
 def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads:
@@ -166,12 +177,8 @@ def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    names = ("heads/mix", "heads/out")
-    header, tensors = checkpoint.load_tensors(path, names, "python data/make_drafts.py medusa")
-    mix, out = (tensors[name].float() for name in names)
-    heads = MedusaHeads(GPTConfig(**header["config"]), len(mix))
-    heads.load_state_dict({"mix": mix, "out": out})
-    return heads.to(device).requires_grad_(False).eval()
+    make_one = "python data/make_drafts.py medusa"
+    return checkpoint.load_module(path, heads_of, "heads of Medusa's", make_one, device)["heads"]
 
 
 def load_with_target(
@@ -181,12 +188,14 @@ def load_with_target(
 
     Errors are those of `load`.
     """
-    heads = load(path, device)
-    target = GPTLanguageModel(heads.config)
-    names = [f"target/{name}" for name in target.state_dict()]
-    _, tensors = checkpoint.load_tensors(path, names, "python data/make_drafts.py medusa2")
-    target.load_state_dict({name.removeprefix("target/"): tensors[name].float() for name in names})
-    return target.to(device).requires_grad_(False).eval(), heads
+
+    def build(header, tensors):
+        target = GPTLanguageModel(GPTConfig(**header["config"]))
+        return {"target": target} | heads_of(header, tensors)
+
+    make_one = "python data/make_drafts.py medusa2"
+    both = checkpoint.load_module(path, build, "target with heads", make_one, device)
+    return both["target"], both["heads"]
 
 
 class InjectedBlock(nn.Module):
@@ -258,6 +267,43 @@ class BlockDrafter(nn.Module):
         return logits + self.w2(self.w1(before))
 
 
+def guess_blocks(drafter, target, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
+    """What a block drafter guesses in the middle of texts x (B, T), where the future is known.
+
+    starts (B, A): where the current tokens of A blocks a text stand, from 1 to T-K. Returns logits
+    (B A, K, V), not corrected; the token (B A, K) before each place; the target's p (B A, K, V).
+    """
+    rows = torch.arange(len(x))[:, None, None]
+    back = starts[..., None] + torch.arange(-drafter.reach, 0)  # (B, A, reach)
+    places = starts[..., None] + torch.arange(drafter.K)  # (B, A, K)
+    with torch.no_grad():
+        streams, _ = target.states(x)
+        p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1)
+    features = drafter.project(side_by_side(streams, drafter.layers))  # (B, T, C)
+    seen = features[rows, back.clamp(min=0)].flatten(0, 1)
+    before = x[rows, places].flatten(0, 1)
+    may = F.pad(back >= 0, (0, drafter.K), value=True).flatten(0, 1)[:, None, None]
+    hidden = drafter(seen, before[:, 0], may.to(x.device))
+    return target.lm_head(hidden), before, p[rows, places].flatten(0, 1)
+
+
+def block_loss(drafter, target, x: Tensor, generator, n_starts: int = 24) -> Tensor:
+    """How badly a block drafter guesses in the middle of texts x (B, T), in nats.
+
+    The cross-entropy under the target's p of each place's q as it is, and of the same told the
+    token before; place i, from 0, weighs .9^i in the mean. Of each text, n_starts blocks are
+    guessed. x: any text; the target's own is best.
+    """
+    B, T = x.shape
+    starts = torch.randint(1, T - drafter.K + 1, (B, n_starts), generator=generator)
+    apart, before, p = guess_blocks(drafter, target, x, starts)
+    told = drafter.corrected(apart, before)
+    said = torch.log_softmax(apart, -1) + torch.log_softmax(told, -1)  # (B n_starts, K, V)
+    nats = -(p * said).sum(-1).mean(0)  # (K)
+    far = 0.9 ** torch.arange(drafter.K, device=x.device)
+    return (far * nats).sum() / far.sum()
+
+
 class BlockDraft:
     """Guesses a chain of up to K tokens from one pass of a block drafter.
 
@@ -303,20 +349,14 @@ class BlockDraft:
 
 def save_block(path: Path, drafter: BlockDrafter, tokenizer: CharTokenizer, facts: dict) -> None:
     """Write the drafter in float16."""
-    header = {
-        "config": dataclasses.asdict(drafter.config),
-        "shape": {
-            "layers": drafter.layers,
-            "K": drafter.K,
-            "reach": drafter.reach,
-            "rank": drafter.w1.embedding_dim,
-        },
-        "vocabulary": tokenizer.chars,
-        "facts": facts,
+    shape = {
+        "layers": drafter.layers,
+        "K": drafter.K,
+        "reach": drafter.reach,
+        "rank": drafter.w1.embedding_dim,
     }
-    state = drafter.state_dict()
-    tensors = {name: t.detach().cpu().half().contiguous() for name, t in state.items()}
-    checkpoint.save_tensors(path, tensors, header)
+    config = dataclasses.asdict(drafter.config)
+    checkpoint.save_module(path, drafter, tokenizer, facts, config=config, shape=shape)
 
 
 def load_block(path: Path = BLOCK, device: str | torch.device = "cpu") -> BlockDrafter:
@@ -324,9 +364,9 @@ def load_block(path: Path = BLOCK, device: str | torch.device = "cpu") -> BlockD
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    header, tensors = checkpoint.load_tensors(
-        path, ("w1.weight",), "python data/make_drafts.py block"
-    )
-    drafter = BlockDrafter(GPTConfig(**header["config"]), **header["shape"])
-    drafter.load_state_dict({name: tensors[name].float() for name in drafter.state_dict()})
-    return drafter.to(device).requires_grad_(False).eval()
+
+    def build(header, tensors):
+        return BlockDrafter(GPTConfig(**header["config"]), **header["shape"])
+
+    make_one = "python data/make_drafts.py block"
+    return checkpoint.load_module(path, build, "block drafter", make_one, device)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.cache import trim_kv_cache
@@ -48,6 +49,17 @@ class TransformerDraft:
         logits, _, self.past_kvs = self.model(idx, past_kvs=self.past_kvs)
         self.tokens = list(context)
         return Sampling().probs(logits[0, -1])
+
+
+def distil_loss(model: GPTLanguageModel, target: GPTLanguageModel, x: Tensor) -> Tensor:
+    """How badly `model` gives the target's probabilities after tokens x (B, T), in nats.
+
+    The mean cross-entropy of the model's q under the target's p (Hinton et al. 2015): KL(p‖q) and
+    the entropy of p, which no training removes. x: any text; the target's own is best.
+    """
+    with torch.no_grad():
+        p = torch.softmax(target(x)[0], dim=-1)  # (B, T, V)
+    return F.cross_entropy(model(x)[0].flatten(0, 1), p.flatten(0, 1))
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
