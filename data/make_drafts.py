@@ -12,6 +12,7 @@ That takes most of the time, and several gigabytes of memory while the tree is m
 import copy
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -32,22 +33,7 @@ from nanogpt.drafts import adaptive, eagle, itself, ngram, parallel, transformer
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.train import (
-    distil,
-    evaluate,
-    guess_blocks,
-    learning_rate,
-    make_optimizer,
-    medusa_loss,
-    train,
-    train_block,
-    train_eagle,
-    train_exits,
-    train_heads,
-    train_layerskip,
-    train_mtp,
-    update,
-)
+from nanogpt.train import evaluate, make_optimizer, on_text, train
 
 TEXTS, LENGTH = 512, 12_000
 ORDER, NODES = 8, 100_000  # of the tree
@@ -93,6 +79,24 @@ def make_ngram(target, tokenizer) -> None:
     ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, rows)
 
 
+def on_windows(loss, tokens, model, batch_size: int = 16) -> Callable:
+    """For `train`: loss(x, y, generator) of random windows x, y of tokens, as long as the model's.
+
+    y is one token later.
+    """
+
+    def loss_of(generator):
+        x, y = get_batch(tokens, batch_size, model.config.block_size, generator)
+        return loss(x, y, generator)
+
+    return loss_of
+
+
+def run(name: str, model, optimizer, loss_of, steps: int, **how) -> list[float]:
+    """Train, with a bar that says `name`; the losses of all updates."""
+    return [x for _, x in tqdm(train(model, optimizer, loss_of, steps, **how), name, steps)]
+
+
 def make_transformer(target, tokenizer, distilled: bool) -> None:
     torch.manual_seed(1)
     model = GPTLanguageModel(transformer.SMALL)
@@ -102,11 +106,10 @@ def make_transformer(target, tokenizer, distilled: bool) -> None:
     if distilled:
         texts, _ = write_texts(target, 256, 4000, seed=2)
         data = torch.from_numpy(texts.reshape(-1).astype(np.int64))
-        updates = distil(model, target, optimizer, data, STEPS)
+        loss = on_windows(lambda x, y, rng: transformer.distil_loss(model, target, x), data, model)
     else:
-        updates = train(model, optimizer, data, STEPS)
-    for _ in tqdm(updates, total=STEPS, desc="distilled" if distilled else "trained"):
-        pass
+        loss = on_text(model, data)
+    run("distilled" if distilled else "trained", model, optimizer, loss, STEPS)
     facts = {
         "steps": STEPS,
         "seconds": round(time.monotonic() - started, 1),
@@ -127,8 +130,8 @@ def make_exits(target, tokenizer, steps: int = 2000) -> None:
     corpus = load_corpus()
     data, _ = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     started = time.monotonic()
-    updates = train_exits(exits, target, make_optimizer(exits, weight_decay=0.0), data, steps)
-    losses = [loss for _, loss in tqdm(updates, total=steps, desc="exits")]
+    loss = on_windows(lambda x, y, rng: itself.exit_loss(exits, target, x), data, target)
+    losses = run("exits", exits, make_optimizer(exits, weight_decay=0.0), loss, steps)
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
@@ -146,9 +149,8 @@ def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> 
     optimizer, corpus = make_optimizer(target), load_corpus()
     data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     started = time.monotonic()
-    updates = train_layerskip(target, optimizer, data, steps, peak=peak)
-    for _ in tqdm(updates, total=steps, desc="layerskip"):
-        pass
+    loss = on_windows(lambda *batch: itself.layerskip_loss(target, *batch), data, target)
+    run("layerskip", target, optimizer, loss, steps, peak=peak)
     seconds = round(time.monotonic() - started, 1)
     half = target.half()
     model = GPTLanguageModel(target.config).eval()
@@ -179,8 +181,12 @@ def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
     with torch.no_grad():
         hidden = torch.cat([target.trunk(some)[0] for some in windows.split(64)])
     heads = parallel.MedusaHeads.on(target, n_heads)
-    updates = train_heads(heads, make_optimizer(heads), hidden, windows, steps)
-    losses = [loss for _, loss in tqdm(updates, total=steps, desc="medusa")]
+
+    def loss_of(generator):
+        rows = torch.randint(len(windows), (16,), generator=generator)
+        return parallel.medusa_loss(heads(hidden[rows]), windows[rows])
+
+    losses = run("medusa", heads, make_optimizer(heads), loss_of, steps)
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
@@ -190,6 +196,13 @@ def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
     }
     parallel.save(parallel.MEDUSA, heads, tokenizer, facts)
     print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
+
+
+def eagle_loss(head, target, tokens, batch_size: int, how: dict) -> Callable:
+    """For `train`: the loss of an EAGLE head, trained as `how` says."""
+    return on_windows(
+        lambda x, y, rng: eagle.eagle_loss(head, target, x, rng, **how), tokens, target, batch_size
+    )
 
 
 def make_eagle(
@@ -203,15 +216,16 @@ def make_eagle(
     torch.manual_seed(1)
     head, fast = eagle.EagleHead(target.config, layers), FusedLanguageModel(target)
     optimizer = make_optimizer(head, weight_decay=0.0)
-    how |= {"batch_size": batch_size, "peak": peak}
-    updates = train_eagle(head, fast, optimizer, data, steps, **how)
-    losses = [loss for _, loss in tqdm(updates, total=steps, desc=path.stem)]
+    loss = eagle_loss(head, fast, data, batch_size, how)
+    losses = run(path.stem, head, optimizer, loss, steps, peak=peak)
     head = head.half().float()  # as it is stored
     alphas = eagle.alpha_by_depth(head, fast, windows[:512])
     facts = {
         "steps": steps,
         "seed": 1,
         **how,
+        "batch_size": batch_size,
+        "peak": peak,
         "seconds": round(time.monotonic() - started, 1),
         "loss": float(np.mean(losses[-200:])),
         "corpus": "stand-in",
@@ -257,9 +271,8 @@ def make_ablation(target, tokenizer, steps: int = 400) -> None:
         torch.manual_seed(1)
         head = Blinkered(target.config, layers)
         head.lacks, optimizer = lacks, make_optimizer(head, weight_decay=0.0)
-        run = train_eagle(head, fast, optimizer, data, steps, batch_size=8, peak=1e-2, **how)
-        for _ in tqdm(run, total=steps, desc=name):
-            pass
+        loss = eagle_loss(head, fast, data, 8, how)
+        run(name, head, optimizer, loss, steps, peak=1e-2)
         alphas = eagle.alpha_by_depth(head, fast, windows)
         found[name] = [[round(x, 5) for x in pair] for pair in alphas]
     facts = checkpoint.read_header(eagle.EAGLE)["facts"]
@@ -284,13 +297,14 @@ def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
     started, corpus = time.monotonic(), load_corpus()
     data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     both = torch.nn.ModuleList([target, heads := parallel.load().requires_grad_(True)])
-    optimizer = make_optimizer(both)
-    for step in trange(steps, desc="medusa2"):
-        x, y = get_batch(data, 16, target.config.block_size, torch.Generator().manual_seed(step))
+
+    def joint_loss(x, y, generator):
         hidden, _ = target.trunk(x)
         own = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
-        loss = own + 0.2 * medusa_loss(heads(hidden), x)
-        update(both, optimizer, loss, learning_rate(step, steps, 1e-3))
+        return own + 0.2 * parallel.medusa_loss(heads(hidden), x)
+
+    loss = on_windows(joint_loss, data, target)
+    run("medusa2", both, make_optimizer(both), loss, steps, peak=1e-3)
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
@@ -309,8 +323,10 @@ def make_block(target, tokenizer, steps: int = 4000) -> None:
     target = FusedLanguageModel(target.requires_grad_(False))
     drafter = parallel.BlockDrafter(target.config, layers=(1, 2, 4), K=8)
     started = time.monotonic()
-    updates = train_block(drafter, target, make_optimizer(drafter), data, steps)
-    losses = [loss for _, loss in tqdm(updates, total=steps, desc="block")]
+    loss = on_windows(
+        lambda x, y, rng: parallel.block_loss(drafter, target, x, rng), data, target, 8
+    )
+    losses = run("block", drafter, make_optimizer(drafter), loss, steps)
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
@@ -329,10 +345,15 @@ def alphas_on(target, drafter, tokens: torch.Tensor) -> dict[str, list[float]]:
     size = target.config.block_size
     windows = tokens.unfold(0, size, size)[:256]
     starts = torch.arange(8, size - drafter.K, 8).expand(len(windows), -1)
-    apart, before, p = guess_blocks(drafter, target, windows, starts)
+    apart, before, p = parallel.guess_blocks(drafter, target, windows, starts)
     said = {"apart": apart, "markov": drafter.corrected(apart, before)}
     overlaps = {name: torch.minimum(p, q.softmax(-1)).sum(-1).mean(0) for name, q in said.items()}
     return {name: [round(a, 4) for a in row.tolist()] for name, row in overlaps.items()}
+
+
+def on_pairs(joint: eagle.JointLoss, tokens) -> Callable:
+    """For `train`: what a target and its MTP layer learn together."""
+    return on_windows(lambda x, y, rng: joint(x, y), tokens, joint.target)
 
 
 def make_mtp(tokenizer, steps: int = 7500, more: int = 1000) -> None:
@@ -347,20 +368,20 @@ def make_mtp(tokenizer, steps: int = 7500, more: int = 1000) -> None:
     torch.manual_seed(seed)
     target = GPTLanguageModel(GPTConfig(tokenizer.vocab_size))
     once = eagle.EagleHead(target.config, norms=True)
-    optimizer, started = make_optimizer(torch.nn.ModuleList([target, once])), time.monotonic()
-    run = train_mtp(target, once, optimizer, data, steps, seed=seed)
-    losses = [pair for _, *pair in tqdm(run, total=steps, desc="mtp")]
+    joint, started = eagle.JointLoss(target, once, steps), time.monotonic()
+    both = torch.nn.ModuleList([target, once])
+    run("mtp", both, make_optimizer(both), on_pairs(joint, data), steps, seed=seed)
     between = time.monotonic()
     target = target.requires_grad_(False).half().float()  # as it is stored
-    fast, again = FusedLanguageModel(target), copy.deepcopy(once)
-    run = train_mtp(fast, again, make_optimizer(again), data, more, peak=3e-3, unroll=3)
-    for _ in tqdm(run, total=more, desc="mtp, on its own outputs"):
-        pass
+    again = copy.deepcopy(once)
+    alone = on_pairs(eagle.JointLoss(FusedLanguageModel(target), again, more, unroll=3), data)
+    run("mtp, on its own outputs", again, make_optimizer(again), alone, more, peak=3e-3)
+    own, ahead = np.mean(joint.said[-200:], axis=0)
     facts = {
         "steps": steps,
         "seed": seed,
         "seconds": round(between - started, 1),
-        "loss": [round(float(x), 4) for x in np.mean(losses[-200:], axis=0)],  # both, in training
+        "loss": [round(float(own), 4), round(float(ahead), 4)],  # in training
         "val_loss": evaluate(target, held_out),
         "again": {"steps": more, "seconds": round(time.monotonic() - between, 1)},
         "without": {"file": "target.safetensors", "val_loss": plain["val_loss"]},
