@@ -373,9 +373,11 @@ def make_mtp(tokenizer, steps: int = 7500, more: int = 1000) -> None:
     run("mtp", both, make_optimizer(both), on_pairs(joint, data), steps, seed=seed)
     between = time.monotonic()
     target = target.requires_grad_(False).half().float()  # as it is stored
-    again = copy.deepcopy(once)
-    alone = on_pairs(eagle.JointLoss(FusedLanguageModel(target), again, more, unroll=3), data)
-    run("mtp, on its own outputs", again, make_optimizer(again), alone, more, peak=3e-3)
+    fast, again = FusedLanguageModel(target), copy.deepcopy(once)
+    alone = on_pairs(eagle.JointLoss(fast, again, more, unroll=3), data)
+    # both: what the target's training left of its gradient counts where the layer's is clipped
+    both = torch.nn.ModuleList([fast, again])
+    run("mtp, on its own outputs", both, make_optimizer(again), alone, more, peak=3e-3)
     own, ahead = np.mean(joint.said[-200:], axis=0)
     facts = {
         "steps": steps,

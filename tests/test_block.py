@@ -5,8 +5,9 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt import checkpoint
+from nanogpt.data import get_batch
 from nanogpt.drafts import parallel
-from nanogpt.drafts.parallel import BlockDraft, BlockDrafter
+from nanogpt.drafts.parallel import BlockDraft, BlockDrafter, block_loss, guess_blocks
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Tree, autoregressive_generate
 from nanogpt.model import side_by_side
@@ -14,7 +15,7 @@ from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.train import guess_blocks, make_optimizer, train_block
+from nanogpt.train import make_optimizer, train
 from nanogpt.tree import Layered, tree_generate
 
 SAMPLINGS = {
@@ -233,6 +234,22 @@ def test_a_new_drafter_corrects_nothing():
     assert torch.equal(drafter.corrected(logits, torch.tensor([0, 1, 2])), logits)
 
 
+def test_the_loss_weighs_each_place_less_than_the_one_before():
+    """Each place's cross-entropies under p, apart and told, by hand; place i weighs .9^i."""
+    target = make_model()
+    drafter = random_drafter(target.config, (1, 2), K=3, reach=4)
+    x = torch.randint(11, (2, 12), generator=torch.Generator().manual_seed(3))
+    starts = torch.randint(1, 10, (2, 5), generator=torch.Generator().manual_seed(8))
+    apart, before, p = guess_blocks(drafter, target, x, starts)
+    by_hand = 0.0
+    for i, weight in enumerate((1, 0.9, 0.81)):
+        for said in (apart, drafter.corrected(apart, before)):
+            q = torch.softmax(said[:, i], -1)
+            by_hand += weight * -(p[:, i] * q.log()).sum(-1).mean() / 2.71
+    got = block_loss(drafter, target, x, torch.Generator().manual_seed(8), n_starts=5)
+    torch.testing.assert_close(got, by_hand)
+
+
 def test_told_the_token_before_a_place_learns_what_apart_it_cannot():
     """The target's next token hangs on the last one alone: told of it, all is known."""
     target = make_model(dtype=torch.float32).requires_grad_(False)
@@ -246,7 +263,11 @@ def test_told_the_token_before_a_place_learns_what_apart_it_cannot():
     tokens = torch.randint(V, (2000,), generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     drafter = BlockDrafter(target.config, (2,), K=3, reach=2, rank=V)
-    run = train_block(drafter, target, make_optimizer(drafter, 0.0), tokens, 600, peak=0.03)
+
+    def loss_of(generator):
+        return block_loss(drafter, target, get_batch(tokens, 8, 12, generator)[0], generator)
+
+    run = train(drafter, make_optimizer(drafter, 0.0), loss_of, 600, peak=0.03)
     losses = [loss for _, loss in run]
     x = tokens[:1200].view(-1, 12)
     with torch.no_grad():

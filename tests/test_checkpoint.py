@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 
 import pytest
 import safetensors.torch
@@ -10,6 +11,7 @@ from conftest import TINY, make_model
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
+from nanogpt.drafts import eagle, itself, parallel, transformer
 
 TOKENIZER = CharTokenizer("\n abcdefghi")
 
@@ -40,6 +42,97 @@ def test_extra_tensors_do_not_disturb_loading(path, tmp_path):
     extra = tmp_path / "extra.safetensors"
     checkpoint.save(extra, *checkpoint.load(path), {}, {"optimizer/x": torch.ones(2)})
     assert checkpoint.load(extra)[0].config == TINY
+
+
+def written_plainly(path, tensors, header):
+    """The bytes of a file of these tensors and this header, by safetensors alone."""
+    safetensors.torch.save_file(tensors, path, {checkpoint.HEADER: json.dumps(header)})
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_module_is_saved_whole_and_comes_back_frozen(tmp_path, dtype):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3, affine=False))
+    checkpoint.save_module(tmp_path / "it", module, TOKENIZER, {"steps": 3}, dtype, width=2)
+    plain = {name: t.to(dtype) for name, t in module.state_dict().items()}  # buffers, too
+    header = {"width": 2, "vocabulary": TOKENIZER.chars, "facts": {"steps": 3}}
+    plainly = written_plainly(tmp_path / "plain", plain, header)
+    assert (tmp_path / "it").read_bytes() == plainly
+
+    def build(header, tensors):
+        assert tensors.keys() == plain.keys()
+        linear = torch.nn.Linear(header["width"], 3)
+        return torch.nn.Sequential(linear, torch.nn.BatchNorm1d(3, affine=False))
+
+    made = checkpoint.load_module(tmp_path / "it", build, "pair", "make it")
+    assert not made.training and not any(p.requires_grad for p in made.parameters())
+    for name, t in made.state_dict().items():
+        assert t.dtype == module.state_dict()[name].dtype
+        assert torch.equal(t, plain[name].to(t.dtype))
+
+
+def test_several_modules_share_a_file_each_under_its_name(tmp_path):
+    pair = {"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2, bias=False)}
+    checkpoint.save_module(tmp_path / "pair", pair, TOKENIZER, {})
+    tensors = safetensors.torch.load_file(tmp_path / "pair")
+    assert sorted(tensors) == ["a/bias", "a/weight", "b/weight"]
+
+    def build(*_):
+        return {"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2, bias=False)}
+
+    made = checkpoint.load_module(tmp_path / "pair", build, "pair", "make it")
+    for name, module in made.items():
+        assert torch.equal(module.weight, pair[name].weight.half().float())
+        assert not module.training and not module.weight.requires_grad
+
+
+@pytest.mark.parametrize("lost", ["weight", "bias", "config"])
+def test_a_file_that_lacks_something_of_a_module_is_refused(tmp_path, lost):
+    path, linear = tmp_path / "it", torch.nn.Linear(2, 2)
+    checkpoint.save_module(path, linear, TOKENIZER, {}, **{"config": 2} if lost != "config" else {})
+    tensors = safetensors.torch.load_file(path)
+    tensors.pop(lost, None)
+    checkpoint.save_tensors(path, tensors, checkpoint.read_header(path))
+    why = f"{path} holds no layer (it lacks {lost}); make one with `make it`"
+
+    def build(header, _):
+        return torch.nn.Linear(header["config"], 2)
+
+    with pytest.raises(ValueError, match=re.escape(why)):
+        checkpoint.load_module(path, build, "layer", "make it")
+
+
+def exits_again(path, tokenizer, facts):
+    exits = {str(depth): head for depth, head in itself.load_exits().items()}
+    itself.save_exits(path, torch.nn.ModuleDict(exits), tokenizer, facts)
+
+
+def heads_again(path, tokenizer, facts):
+    target, heads = parallel.load_with_target()
+    parallel.save(path, heads, tokenizer, facts, target)
+
+
+SHIPPED = {  # file: how it is loaded and saved again
+    checkpoint.TARGET: lambda path, *rest: checkpoint.save(path, checkpoint.load()[0], *rest),
+    transformer.DISTILLED: lambda path, *rest: checkpoint.save(
+        path, transformer.load().model, *rest
+    ),
+    itself.EXITS: exits_again,
+    parallel.MEDUSA: lambda path, *rest: parallel.save(path, parallel.load(), *rest),
+    parallel.MEDUSA2: heads_again,
+    parallel.BLOCK: lambda path, *rest: parallel.save_block(path, parallel.load_block(), *rest),
+    eagle.EAGLE: lambda path, *rest: eagle.save(path, eagle.load(), *rest),
+    eagle.EAGLE3: lambda path, *rest: eagle.save(path, eagle.load(eagle.EAGLE3), *rest),
+    eagle.MTP: lambda path, *rest: eagle.save_mtp(path, *eagle.load_mtp(), *rest),
+}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_file_that_is_loaded_and_saved_again_is_the_same_file(path, tmp_path):
+    header = checkpoint.read_header(path)
+    SHIPPED[path](tmp_path / "again", CharTokenizer(header["vocabulary"]), header["facts"])
+    plainly = written_plainly(tmp_path / "plain", safetensors.torch.load_file(path), header)
+    assert (tmp_path / "again").read_bytes() == plainly
 
 
 def refused(path, error, why):

@@ -10,6 +10,7 @@ from pretend import Pretend
 
 from nanogpt import checkpoint
 from nanogpt.commands import demo
+from nanogpt.data import get_batch
 from nanogpt.drafts import ahead, eagle, itself, parallel, transformer
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
@@ -34,18 +35,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
 from nanogpt.speculative import speculative_generate
-from nanogpt.train import (
-    distil,
-    evaluate,
-    make_optimizer,
-    train,
-    train_block,
-    train_eagle,
-    train_exits,
-    train_heads,
-    train_layerskip,
-    train_mtp,
-)
+from nanogpt.train import evaluate, make_optimizer, on_text, train
 from nanogpt.tree import tree_generate
 
 FORMS = {
@@ -318,18 +308,31 @@ def one_step(model, seed=0):
     )
     head, layer = (fresh(eagle.EagleHead(config, norms=norms)) for norms in (False, True))
     windows = tokens[:24].view(2, 12)
-    hidden, small = frozen.trunk(windows)[0], {"batch_size": 2, "seed": seed}
-    runs = [
-        train(trained, make_optimizer(trained), tokens.cpu(), 1, **small),
-        distil(trained, frozen, make_optimizer(trained), tokens, 1, **small),
-        train_exits(exits, frozen, make_optimizer(exits), tokens, 1, **small),
-        train_layerskip(trained, make_optimizer(trained), tokens, 1, most=0.5, **small),
-        train_heads(heads, make_optimizer(heads), hidden, windows, 1, **small),
-        train_eagle(head, frozen, make_optimizer(head), tokens, 1, 2, noise=0.1, **small),
-        train_mtp(frozen, layer, make_optimizer(layer), tokens, 1, **small),
-        train_block(drafter, frozen, make_optimizer(drafter), tokens, 1, n_starts=3),
+    hidden, joint = frozen.trunk(windows)[0], eagle.JointLoss(frozen, layer, 1)
+
+    def windows_of(generator):
+        return get_batch(tokens, 2, 12, generator)
+
+    def loss_of_heads(generator):
+        rows = torch.randint(2, (2,), generator=generator)
+        return parallel.medusa_loss(heads(hidden[rows]), windows[rows])
+
+    kinds = [
+        (trained, on_text(trained, tokens.cpu(), 2)),
+        (trained, lambda g: transformer.distil_loss(trained, frozen, windows_of(g)[0])),
+        (exits, lambda g: itself.exit_loss(exits, frozen, windows_of(g)[0])),
+        (trained, lambda g: itself.layerskip_loss(trained, *windows_of(g), g, most=0.5)),
+        (heads, loss_of_heads),
+        (head, lambda g: eagle.eagle_loss(head, frozen, windows_of(g)[0], g, 2, noise=0.1)),
+        (layer, lambda g: joint(*windows_of(g))),
+        (drafter, lambda g: parallel.block_loss(drafter, frozen, windows_of(g)[0], g, 3)),
     ]
-    losses = [loss for run in runs for _, *each in run for loss in each]
+    losses = [
+        loss
+        for learner, loss_of in kinds
+        for _, loss in train(learner, make_optimizer(learner), loss_of, 1, seed=seed)
+    ]
+    losses += joint.said[0]
     losses.append(evaluate(trained, tokens))
     head.requires_grad_(False)
     losses += [a for a, _ in eagle.alpha_by_depth(head, frozen, windows, 2)]
@@ -341,7 +344,7 @@ def test_training_is_the_same(device, floats):
     here = one_step(make_model(dtype=floats))
     there = one_step(make_model(dtype=floats).to(device))
     bound = 1e-9 if floats == torch.float64 else 1e-3
-    assert there == pytest.approx(here, abs=bound) and len(here) == 15
+    assert there == pytest.approx(here, abs=bound) and len(here) == 16
 
 
 def test_every_shipped_network_is_loaded_where_it_is_wanted(device):

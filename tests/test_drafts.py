@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.data import DATA_DIR, CharTokenizer, load_corpus, train_val_split
+from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
 from nanogpt.drafts import ngram, transformer
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.drafts.ngram import (
@@ -28,7 +28,7 @@ from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.toys import SelfDraft, random_draft, toy_target
 from nanogpt.sampling import SUMS, RandomSource, Sampling
 from nanogpt.speculative import draft_tokens, speculative_generate
-from nanogpt.train import distil, make_optimizer
+from nanogpt.train import make_optimizer, train
 
 
 def some_text(V, n=400, seed=0):
@@ -477,14 +477,26 @@ def test_a_transformer_draft_that_is_the_target_is_always_accepted():
     assert made.tokens and isinstance(SelfDraft(target, 2).get_probs([0]), torch.Tensor)
 
 
+def test_the_distilling_loss_is_the_cross_entropy_under_the_targets_p():
+    target, model = (toy_target(5, 16, seed=seed) for seed in (1, 2))
+    x = some_text(5, 32, seed=3).view(2, 16)
+    p, q = (torch.softmax(m(x)[0], -1) for m in (target, model))
+    by_hand = -(p * q.log()).sum(-1).mean()
+    torch.testing.assert_close(transformer.distil_loss(model, target, x), by_hand)
+
+
 def test_distilling_brings_a_model_nearer_to_the_target():
     target = toy_target(5, 16, seed=1).float()
     torch.manual_seed(0)
     config = transformer.GPTConfig(5, 16, n_layer=1, n_head=1, n_embd=8)
     model = transformer.GPTLanguageModel(config)
     optimizer = make_optimizer(model)
-    updates = distil(model, target, optimizer, some_text(5), steps=60, batch_size=8)
-    losses = [loss for _, loss in updates]
+
+    def loss_of(generator):
+        x, _ = get_batch(some_text(5), 8, 16, generator)
+        return transformer.distil_loss(model, target, x)
+
+    losses = [loss for _, loss in train(model, optimizer, loss_of, 60)]
     with torch.no_grad():
         x = some_text(5, 128, seed=9).view(8, 16)
         p = torch.softmax(target(x)[0], -1)

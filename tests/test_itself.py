@@ -6,6 +6,7 @@ from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, keep_path
+from nanogpt.data import get_batch
 from nanogpt.drafts import itself
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Round, Text, Tree, autoregressive_generate, prefill
@@ -14,7 +15,7 @@ from nanogpt.proof.checks import exact_continuations, tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.train import layer_dropout, make_optimizer, train_exits, train_layerskip
+from nanogpt.train import make_optimizer, train
 from nanogpt.tree import tree_generate, verify_tree
 
 both = pytest.mark.parametrize("form", TARGETS)
@@ -147,9 +148,69 @@ def test_a_bad_K_is_refused(K):
 
 
 def test_layer_dropout_goes_from_none_to_all_of_it():
+    layer_dropout = itself.layer_dropout
     assert [layer_dropout(layer, 4, 0.2) for layer in (0, 3)] == [0, pytest.approx(0.2)]
     assert layer_dropout(1, 3, 1.0) == pytest.approx(2**0.5 - 1)
     assert layer_dropout(0, 1, 0.5) == 0  # a single block is never left out
+
+
+def block_by_block(model, x, y):
+    """The streams after each block, and the loss of the model's own head on each."""
+    stream, bias = model.embed(x, None, None, None)
+    streams, losses = [], []
+    for block in model.blocks:
+        stream, _ = block(stream, bias)
+        logits = model.lm_head(model.ln_f(stream))
+        streams.append(stream)
+        losses.append(nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()))
+    return streams, losses
+
+
+def windows():
+    return torch.randint(3, (2, 2, 8), generator=torch.Generator().manual_seed(4))  # x, y
+
+
+def test_the_loss_of_exits_is_the_mean_of_theirs_under_the_targets_p():
+    model, head = toy()
+    exits = nn.ModuleDict({"1": head, "3": itself.exit_head(model)})
+    x, y = windows()
+    streams, _ = block_by_block(model, x, y)
+    p = torch.softmax(model(x)[0], -1)
+    q = [torch.softmax(exits[str(depth)](streams[depth - 1]), -1) for depth in (1, 3)]
+    by_hand = sum(-(p * each.log()).sum(-1).mean() for each in q) / 2
+    torch.testing.assert_close(itself.exit_loss(exits, model, x), by_hand)
+
+
+def test_layerskip_weighs_the_last_block_like_all_others_together():
+    """1, 2, 3 of six for three blocks; no block is left out at random here."""
+    model, (x, y) = toy()[0], windows()
+    _, losses = block_by_block(model, x, y)
+    by_hand = (losses[0] + 2 * losses[1] + 3 * losses[2]) / 6
+    generator = torch.Generator().manual_seed(0)
+    got = itself.layerskip_loss(model, x, y, generator, most=0.0)
+    torch.testing.assert_close(got, by_hand)
+
+
+def test_layerskip_leaves_blocks_out_text_by_text_and_the_first_never():
+    """At `most` 1, the last block is left out for sure: what it says is what is below it says."""
+    model, (x, y) = toy()[0], windows()
+    x, y = (each[:1].repeat(200, 1) for each in (x, y))
+    (first, second, _), _ = block_by_block(model, x[:1], y[:1])
+    seen = []
+
+    def said(stream):
+        seen.append(stream)
+        return real(stream)
+
+    real, model.ln_f = model.ln_f, nn.Identity()
+    model.ln_f.forward = said
+    itself.layerskip_loss(model, x, y, torch.Generator().manual_seed(0), most=1.0)
+    assert all(torch.allclose(row, first[0], rtol=0, atol=1e-9) for row in seen[0])
+    left = [torch.allclose(row, first[0], rtol=0, atol=1e-9) for row in seen[1]]
+    kept = [torch.allclose(row, second[0], rtol=0, atol=1e-9) for row in seen[1]]
+    assert all(a != b for a, b in zip(left, kept, strict=True))
+    assert abs(sum(left) / 200 - (2**0.5 - 1)) < 0.15  # four standard errors
+    assert torch.equal(seen[2], seen[1])
 
 
 def test_exits_learn_and_the_target_stays_as_it_is():
@@ -158,7 +219,11 @@ def test_exits_learn_and_the_target_stays_as_it_is():
     before = {name: t.clone() for name, t in model.state_dict().items()}
     exits = nn.ModuleDict({"1": itself.exit_head(model), "3": itself.exit_head(model)})
     tokens = torch.randint(3, (500,), generator=torch.Generator().manual_seed(0))
-    losses = [x for _, x in train_exits(exits, model, make_optimizer(exits), tokens, 60)]
+
+    def loss_of(generator):
+        return itself.exit_loss(exits, model, get_batch(tokens, 16, 8, generator)[0])
+
+    losses = [x for _, x in train(exits, make_optimizer(exits), loss_of, 60)]
     assert sum(losses[-10:]) < sum(losses[:10])
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
@@ -167,8 +232,13 @@ def test_layerskip_teaches_every_block():
     torch.manual_seed(0)
     model = GPTLanguageModel(GPTConfig(3, 8, 3, 2, 8))
     tokens = torch.tensor([0, 1, 2] * 100)
-    losses = [x for _, x in train_layerskip(model, make_optimizer(model), tokens, 150)]
-    assert losses[-1] < 0.3 < losses[0]
+
+    def loss_of(generator):
+        x, y = get_batch(tokens, 16, 8, generator)
+        return itself.layerskip_loss(model, x, y, generator)
+
+    losses = [x for _, x in train(model, make_optimizer(model), loss_of, 150)]
+    assert losses[-1] < 0.4 < losses[0]
     streams, _ = model.eval().states(tokens[None, :8])
     for stream in streams:  # every exit knows what comes next
         assert model.lm_head(model.ln_f(stream))[0, 2:-1].argmax(-1).tolist() == [0, 1, 2, 0, 1]

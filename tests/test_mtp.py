@@ -5,8 +5,9 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt import checkpoint
+from nanogpt.data import get_batch
 from nanogpt.drafts import eagle
-from nanogpt.drafts.eagle import EagleDraft, EagleHead
+from nanogpt.drafts.eagle import EagleDraft, EagleHead, JointLoss, mtp_loss
 from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTConfig, GPTLanguageModel
@@ -14,7 +15,7 @@ from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.train import make_optimizer, mtp_loss, train, train_mtp
+from nanogpt.train import make_optimizer, on_text, train
 from nanogpt.tree import tree_generate
 
 
@@ -65,54 +66,62 @@ def test_the_state_is_that_of_the_token_before(tiny):
     torch.testing.assert_close(mtp_loss(layer, hidden[:, :2], tokens[:, :3]), one)
 
 
+SMALL = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=16)
+
+
+def together(model, joint, tokens, steps, batch_size=8, seed=0):
+    """Train what learns of a target and its layer; both losses of each update."""
+
+    def loss_of(generator):
+        return joint(*get_batch(tokens, batch_size, 12, generator))
+
+    for _ in train(model, make_optimizer(model), loss_of, steps, seed=seed):
+        pass
+    return joint.said
+
+
 def test_a_layer_without_weight_leaves_the_training_of_the_target_alone(monkeypatch):
-    """The same start, batches and rates as `train`: with λ = 0 it is the same training."""
-    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=8)
+    """The same start, batches and rates as a target's alone: with no λ it is the same training."""
     tokens = torch.randint(9, (400,), generator=torch.Generator().manual_seed(0))
-    alone = make_model(config, seed=3)
-    joined = make_model(config, seed=3)
-    head = EagleHead(config, norms=True).to(alone.lm_head.weight)
-    monkeypatch.setattr("nanogpt.train.mtp_loss", lambda *_: torch.zeros(()))
-    run = train(alone, make_optimizer(alone), tokens, 8, batch_size=4, seed=5)
+    alone, joined = (make_model(SMALL, seed=3).requires_grad_() for _ in range(2))
+    head = EagleHead(SMALL, norms=True).to(alone.lm_head.weight)
+    monkeypatch.setattr(eagle, "mtp_loss", lambda *_: torch.zeros(()))
+    run = train(alone, make_optimizer(alone), on_text(alone, tokens, 4), 8, seed=5)
     losses = [loss for _, loss in run]
-    optimizer = make_optimizer(torch.nn.ModuleList([joined, head]))
-    run = train_mtp(joined, head, optimizer, tokens, 8, batch_size=4, seed=5)
-    for (step, own, ahead), loss in zip(run, losses, strict=True):
+    both = torch.nn.ModuleList([joined, head])
+    said = together(both, JointLoss(joined, head, 8), tokens, 8, batch_size=4, seed=5)
+    for step, ((own, ahead), loss) in enumerate(zip(said, losses, strict=True)):
         assert ahead == 0 and own == pytest.approx(loss, rel=1e-9), step
 
 
-def test_the_second_question_weighs_less_later_on(monkeypatch):
-    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=8)
-    target, head, sums = make_model(config), EagleHead(config, norms=True), []
-    head = head.to(target.lm_head.weight)
-    monkeypatch.setattr("nanogpt.train.update", lambda _m, _o, loss, _r: sums.append(loss.item()))
-    run = list(train_mtp(target, head, None, torch.arange(900) % 9, 37, batch_size=2))
-    weights = [(total - own) / ahead for total, (_, own, ahead) in zip(sums, run, strict=True)]
+def test_the_second_question_weighs_less_later_on():
+    target, head = make_model(SMALL), EagleHead(SMALL, norms=True)
+    joint = JointLoss(target, head.to(target.lm_head.weight), 37)
+    x = torch.arange(24).view(2, 12) % 9
+    sums = [float(joint(x, (x + 1) % 9).detach()) for _ in range(37)]
+    weights = [(total - own) / ahead for total, (own, ahead) in zip(sums, joint.said, strict=True)]
     assert weights == pytest.approx([0.3] * 25 + [0.1] * 12)  # 10 of 14.8
 
 
-def test_the_target_learns_from_both_questions(monkeypatch):
-    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=8)
-    target, head = make_model(config), EagleHead(config, norms=True)
-    head, tokens = head.to(target.lm_head.weight), torch.arange(14) % 9  # one window
-    monkeypatch.setattr("nanogpt.train.update", lambda _m, _o, loss, _r: loss.backward())
-    list(train_mtp(target, head, None, tokens[:13], 1, batch_size=1))
+def test_the_target_learns_from_both_questions():
+    target, head = make_model(SMALL).requires_grad_(), EagleHead(SMALL, norms=True)
+    head, tokens = head.to(target.lm_head.weight), torch.arange(13)[None] % 9  # one window
+    JointLoss(target, head, 1)(tokens[:, :12], tokens[:, 1:]).backward()
     got = target.blocks[0].ffwd.net[0].weight.grad.clone()
     target.zero_grad()
-    hidden, _ = target.trunk(tokens[None, :12])
-    own = torch.nn.functional.cross_entropy(target.lm_head(hidden)[0], tokens[1:13])
-    (own + 0.3 * mtp_loss(head, hidden, tokens[None, :13])).backward()
+    hidden, _ = target.trunk(tokens[:, :12])
+    own = torch.nn.functional.cross_entropy(target.lm_head(hidden)[0], tokens[0, 1:])
+    (own + 0.3 * mtp_loss(head, hidden, tokens)).backward()
     torch.testing.assert_close(got, target.blocks[0].ffwd.net[0].weight.grad)
 
 
 def test_both_learn_and_both_questions_reach_what_is_shared():
-    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=16)
     tokens = torch.arange(900) % 9  # 0, 1, … 8, 0, 1, …
     torch.manual_seed(0)
-    target, head = GPTLanguageModel(config), EagleHead(config, norms=True)
+    target, head = GPTLanguageModel(SMALL), EagleHead(SMALL, norms=True)
     both = torch.nn.ModuleList([target, head])
-    run = list(train_mtp(target, head, make_optimizer(both), tokens, 200, batch_size=8))
-    assert run[0][1] > 1.5 and run[-1][1] < 0.3 and run[-1][2] < 0.3
+    said = together(both, JointLoss(target, head, 200), tokens, 200)
+    assert said[0][0] > 1.5 and said[-1][0] < 0.3 and said[-1][1] < 0.3
     target.zero_grad()
     idx = tokens[:13].view(1, 13)
     mtp_loss(head, target.trunk(idx[:, :-1])[0].detach(), idx).backward()
@@ -121,12 +130,11 @@ def test_both_learn_and_both_questions_reach_what_is_shared():
 
 
 def test_a_frozen_target_stays_as_it_is():
-    config = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=16)
     torch.manual_seed(0)
-    target, head = GPTLanguageModel(config).requires_grad_(False), EagleHead(config, norms=True)
+    target, head = GPTLanguageModel(SMALL).requires_grad_(False), EagleHead(SMALL, norms=True)
     before = {name: t.clone() for name, t in target.state_dict().items()}
-    run = list(train_mtp(target, head, make_optimizer(head), torch.arange(900) % 9, 30, unroll=3))
-    assert run[-1][2] < run[0][2]
+    said = together(head, JointLoss(target, head, 30, unroll=3), torch.arange(900) % 9, 30)
+    assert said[-1][1] < said[0][1]
     assert all(torch.equal(t, before[name]) for name, t in target.state_dict().items())
 
 

@@ -9,14 +9,14 @@ from conftest import TINY, make_model
 from nanogpt import checkpoint
 from nanogpt.drafts import parallel
 from nanogpt.drafts.grown import sparse_tree
-from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of
+from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of, medusa_loss
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.train import make_optimizer, medusa_loss, train_heads
+from nanogpt.train import make_optimizer, train
 from nanogpt.tree import tree_generate
 
 SHAPES = {
@@ -71,8 +71,12 @@ def test_training_finds_the_token_that_lm_head_does_not_know():
     hidden = torch.nn.functional.one_hot(tokens.roll(-2, 1), TINY.n_embd).float()
     heads = MedusaHeads(TINY, 1)
     torch.nn.init.normal_(heads.out, std=0.1, generator=generator)
-    run = train_heads(heads, make_optimizer(heads), hidden, tokens, 400, peak=0.03)
-    losses = [loss for _, loss in run]
+
+    def loss_of(generator):
+        rows = torch.randint(len(tokens), (16,), generator=generator)
+        return medusa_loss(heads(hidden[rows]), tokens[rows])
+
+    losses = [loss for _, loss in train(heads, make_optimizer(heads), loss_of, 400, peak=0.03)]
     assert losses[-1] < 0.1 < losses[0]
     guesses = heads(hidden)[:, :-2, 0].argmax(-1)
     assert (guesses == tokens[:, 2:]).float().mean() > 0.99

@@ -12,7 +12,7 @@ import torch
 from conftest import make_model
 
 from nanogpt import checkpoint, data, train
-from nanogpt.train import evaluate, learning_rate, main, make_optimizer
+from nanogpt.train import evaluate, learning_rate, main, make_optimizer, on_text
 
 SMALL = [
     "--steps=30",
@@ -197,6 +197,50 @@ def test_the_learning_rate_warms_up_and_falls():
     rates = [learning_rate(step, 1000, 4e-3) for step in range(1000)]
     assert rates[0] == pytest.approx(4e-5) and max(rates) < 4e-3
     assert rates[:100] == sorted(rates[:100]) and rates[100:] == sorted(rates[100:], reverse=True)
+
+
+def test_an_update_draws_from_the_seed_and_its_own_number_alone():
+    """Where training starts does not matter, nor what was drawn before; dropout is seeded, too."""
+    drawn = []
+
+    def loss_of(generator):
+        drawn.append((torch.rand(3, generator=generator).tolist(), torch.rand(2).tolist()))
+        return model(torch.ones(1, 2)).sum()
+
+    model = torch.nn.Linear(2, 1)
+    runs = {}
+    for start in (0, 2):
+        drawn.clear()
+        torch.manual_seed(start)  # of no use
+        run = train.train(model, make_optimizer(model), loss_of, 5, seed=7, start=start)
+        assert [step for step, _ in run] == [*range(start + 1, 6)]
+        runs[start] = [*drawn]
+    assert runs[2] == runs[0][2:]
+    for step, (own, everywhere) in enumerate(runs[0]):
+        generator = torch.Generator().manual_seed(7_000_000 + step)
+        assert own == torch.rand(3, generator=generator).tolist()
+        assert everywhere == torch.rand(2, generator=generator).tolist()
+
+
+def test_the_loop_is_the_one_that_is_written_out_by_hand():
+    """Batches, rates, clipping and the optimizer: the same weights, bit for bit."""
+    tokens = torch.randint(11, (300,), generator=torch.Generator().manual_seed(0))
+    model, other = (make_model(dtype=torch.float32).requires_grad_() for _ in range(2))
+    loss_of = on_text(model, tokens, 4)
+    said = list(train.train(model, make_optimizer(model), loss_of, 6, peak=0.3, seed=2))
+    optimizer = make_optimizer(other)
+    for step in range(6):
+        generator = torch.Generator().manual_seed(2_000_000 + step)
+        x, y = data.get_batch(tokens, 4, 12, generator)
+        _, loss, _ = other(x, y)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.3 * (step + 1) / 100 * 0.5 * (1 + math.cos(math.pi * step / 6))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        optimizer.step()
+        assert said[step] == (step + 1, loss.item())
+    assert_equal_weights(model.state_dict(), other.state_dict())
 
 
 def test_the_optimizer_decays_matrices_only():

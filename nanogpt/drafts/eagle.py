@@ -196,7 +196,7 @@ class JointLoss:
     in nats, without λ.
     """
 
-    def __init__(self, target: GPTLanguageModel, head: EagleHead, updates: int, unroll: int = 1):
+    def __init__(self, target, head: EagleHead, updates: int, unroll: int = 1):
         self.target, self.head = target, head.share(target)
         self.updates, self.unroll = updates, unroll
         self.said: list[tuple[float, float]] = []
@@ -204,7 +204,8 @@ class JointLoss:
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of the next update, on windows x and y (B, T), y one token later."""
         hidden, _ = self.target.trunk(x)
-        own = F.cross_entropy(self.target.lm_head(hidden).flatten(0, 1), y.flatten())
+        logits = self.target.lm_head(hidden)
+        own = F.cross_entropy(logits.flatten(0, 1), y.flatten())
         ahead = mtp_loss(self.head, hidden, torch.cat([x, y[:, -1:]], dim=1), self.unroll)
         weight = 0.3 if len(self.said) < self.updates * 10 / 14.8 else 0.1
         self.said.append((own.item(), ahead.item()))

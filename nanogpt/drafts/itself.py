@@ -41,9 +41,9 @@ def exit_loss(exits: nn.ModuleDict, target: GPTLanguageModel, x: Tensor) -> Tens
     """
     with torch.no_grad():
         streams, _ = target.states(x)
-        p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1).flatten(0, 1)
+        p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1)  # (B, T, V)
     losses = [
-        F.cross_entropy(head(streams[int(depth) - 1]).flatten(0, 1), p)
+        F.cross_entropy(head(streams[int(depth) - 1]).flatten(0, 1), p.flatten(0, 1))
         for depth, head in exits.items()
     ]
     return torch.stack(losses).mean()

@@ -3,7 +3,7 @@
 RIGHT = {
     0: [
         """
-from nanogpt.train import medusa_loss as my_medusa_loss
+from nanogpt.drafts.parallel import medusa_loss as my_medusa_loss
 """,
         """
 def my_medusa_loss(logits, tokens):

@@ -3,7 +3,7 @@
 RIGHT = {
     0: [
         """
-from nanogpt.train import mtp_loss as my_mtp_loss
+from nanogpt.drafts.eagle import mtp_loss as my_mtp_loss
 """,
         """
 def my_mtp_loss(head, hidden, tokens):
