@@ -182,10 +182,10 @@ def test_the_loss_of_exits_is_the_mean_of_theirs_under_the_targets_p():
 
 
 def test_layerskip_weighs_the_last_block_like_all_others_together():
-    """1, 2, 3 of six for three blocks; no block is left out at random here."""
-    model, (x, y) = toy()[0], windows()
+    """1, 2, 3 and 6 of twelve for four blocks; no block is left out at random here."""
+    model, (x, y) = toy(layers=4)[0], windows()
     _, losses = block_by_block(model, x, y)
-    by_hand = (losses[0] + 2 * losses[1] + 3 * losses[2]) / 6
+    by_hand = (losses[0] + 2 * losses[1] + 3 * losses[2] + 6 * losses[3]) / 12
     generator = torch.Generator().manual_seed(0)
     got = itself.layerskip_loss(model, x, y, generator, most=0.0)
     torch.testing.assert_close(got, by_hand)
