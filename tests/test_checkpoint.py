@@ -26,7 +26,7 @@ def path(tmp_path):
 def test_what_was_saved_is_loaded(path):
     model, tokenizer = checkpoint.load(path)
     assert model.config == TINY and tokenizer.chars == TOKENIZER.chars
-    assert not model.training
+    assert not model.training and all(p.requires_grad for p in model.parameters())  # to go on
     for name, weight in make_model(dtype=torch.float32).state_dict().items():
         assert torch.equal(model.state_dict()[name], weight)
     assert checkpoint.read_header(path)["facts"] == {"steps": 3}
