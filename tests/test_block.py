@@ -247,7 +247,7 @@ def test_the_loss_weighs_each_place_less_than_the_one_before():
             q = torch.softmax(said[:, i], -1)
             by_hand += weight * -(p[:, i] * q.log()).sum(-1).mean() / 2.71
     got = block_loss(drafter, target, x, torch.Generator().manual_seed(8), n_starts=5)
-    torch.testing.assert_close(got, by_hand)
+    torch.testing.assert_close(got, by_hand, rtol=1e-5, atol=0)  # .9^i is a float32
 
 
 def test_told_the_token_before_a_place_learns_what_apart_it_cannot():
