@@ -10,22 +10,22 @@ LAB := --allow-root $(if $(SCREEN),,--no-browser)
 
 .PHONY: lab test test-all demo bench notebooks minutes book browser check lint
 lab: .venv/installed
-	$(BIN)/python -m nanogpt data
+	$(BIN)/nanogpt data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: .venv/installed
 	$(BIN)/python -m pytest
 
 test-all: test
-	$(BIN)/python -m pytest -m alone tests/test_notebooks_alone.py
+	$(BIN)/python -m pytest -m alone tests/test_notebooks_alone.py tests/test_installed.py
 
 # Other settings: make demo DEMO="--prompt JULIET: --K 2 --temperature 0.8 --seed 1 --tokens 200"
 demo: .venv/installed
-	$(BIN)/python -m nanogpt demo $(DEMO)
+	$(BIN)/nanogpt demo $(DEMO)
 
 # The long tour of the README: make bench BENCH=--all
 bench: .venv/installed
-	$(BIN)/python -m nanogpt bench $(BENCH)
+	$(BIN)/nanogpt bench $(BENCH)
 
 # Executes the notebooks top to bottom and stores their outputs; one alone: make notebooks NB=notebooks/01_nanogpt.ipynb
 NB ?= notebooks/*.ipynb

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 COMMANDS = {  # word: (module, what it does)
@@ -27,6 +28,7 @@ HELP = "\n".join(
         "is no (an engine is wrong, a draft is refused); 2, not done, for the reason given.",
     ]
 )
+NOT_DONE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,13 +38,24 @@ def main(arguments: list[str] | None = None) -> int:
         print(HELP)
         return 0
     if word not in COMMANDS:
-        print(f"error: no command {word!r}; use one of {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
+        return not_done(f"error: no command {word!r}; use one of {', '.join(COMMANDS)}")
     try:
-        return importlib.import_module(f"nanogpt.{COMMANDS[word][0]}").main(rest) or 0
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        code = importlib.import_module(f"nanogpt.{COMMANDS[word][0]}").main(rest) or 0
+        sys.stdout.flush()  # so that who has stopped reading is met here, and not at the exit
+        return code
+    except BrokenPipeError:  # as in `nanogpt size | head -1`: nothing to say to anybody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOT_DONE
+    except (ValueError, OSError, ImportError) as error:
+        return not_done(f"error: {error}")
+    except KeyboardInterrupt as stopped:
+        return not_done("; ".join(["stopped", *map(str, stopped.args)]))
+
+
+def not_done(why: str) -> int:
+    """Say why, in one line; returns the exit code."""
+    print(" ".join(why.split()), file=sys.stderr)
+    return NOT_DONE
 
 
 if __name__ == "__main__":

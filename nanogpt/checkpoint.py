@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from nanogpt.data import DATA_DIR, CharTokenizer, write_atomically
+from nanogpt.data import DATA_DIR, INSTALLED, CharTokenizer, bring_back, write_atomically
 from nanogpt.model import GPTConfig, GPTLanguageModel
 
 TARGET = DATA_DIR / "checkpoints" / "target.safetensors"
@@ -82,6 +82,15 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> 
     write_atomically(Path(path), content)
 
 
+def remedy(path: Path, make_one: str) -> str:
+    """What to do about a checkpoint that is missing or no good: get it back, or make one."""
+    make = f"make one with `{make_one}`"
+    if Path(path).resolve().parent != TARGET.parent:
+        return make + " in a clone of the project" * (INSTALLED and make_one.startswith("python"))
+    back = bring_back(Path(path).resolve())
+    return back if INSTALLED else f"{back}, or {make}"
+
+
 def read_header(path: Path, make_one: str = "nanogpt train") -> dict:
     """The header of a checkpoint: `config`, `vocabulary` and `facts`.
 
@@ -90,17 +99,17 @@ def read_header(path: Path, make_one: str = "nanogpt train") -> dict:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}; make one with `{make_one}`")
+        raise FileNotFoundError(f"no checkpoint at {path}; {remedy(path, make_one)}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file ({error}); make one with `{make_one}`"
+            f"{path} is not a whole safetensors file ({error}); {remedy(path, make_one)}"
         ) from error
     if HEADER not in metadata:
         raise ValueError(
-            f"{path} has no {HEADER!r} header, so it is not ours; make one with `{make_one}`"
+            f"{path} has no {HEADER!r} header, so it is not ours; {remedy(path, make_one)}"
         )
     return json.loads(metadata[HEADER])
 
@@ -115,7 +124,7 @@ def load_tensors(
     header, tensors = read_header(path, make_one), safetensors.torch.load_file(path)
     missing = set(names) - tensors.keys()
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; make one with `{make_one}`")
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; {remedy(path, make_one)}")
     return header, tensors
 
 
@@ -154,7 +163,7 @@ def load_module(
             each.to(device).requires_grad_(False).eval()
     except KeyError as error:
         why = f"it lacks {error.args[0]}"
-        raise ValueError(f"{path} holds no {what} ({why}); make one with `{make_one}`") from error
+        raise ValueError(f"{path} holds no {what} ({why}); {remedy(path, make_one)}") from error
     return made
 
 

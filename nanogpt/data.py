@@ -11,9 +11,10 @@ import hashlib
 import http.client
 import os
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,26 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-DATA_DIR = Path(__file__).resolve().parent.parent / "data"
-CORPUS_FILE = Path("tinyshakespeare") / "input.txt"  # below the data folder
+
+def cache_dir(platform: str, environ: Mapping[str, str], home: Path) -> Path:
+    """The user's folder for what can be fetched again, where each system keeps such folders."""
+    if platform == "win32":
+        named, usual = environ.get("LOCALAPPDATA", ""), home / "AppData" / "Local"
+    elif platform == "darwin":
+        named, usual = "", home / "Library" / "Caches"
+    else:
+        named, usual = environ.get("XDG_CACHE_HOME", ""), home / ".cache"
+    base = Path(named) if Path(named).is_absolute() else usual
+    # who has no home gets the folder for temporary files
+    return (base if base.is_absolute() else Path(tempfile.gettempdir())) / "nanogpt"
+
+
+PACKAGE = Path(__file__).resolve().parent
+INSTALLED = (PACKAGE / "shipped").is_dir()  # from a wheel, which brings these files, or in a clone
+DATA_DIR = PACKAGE / "shipped" if INSTALLED else PACKAGE.parent / "data"
+HOME = Path(os.path.expanduser("~"))
+CORPUS_DIR = cache_dir(sys.platform, os.environ, HOME) if INSTALLED else DATA_DIR
+CORPUS_FILE = Path("tinyshakespeare") / "input.txt"  # below that folder
 STAND_IN_FILE = Path("stand_in.txt")
 CORPUS_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -59,6 +78,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Raise ValueError unless each path that is given lies in a folder that there is."""
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+
+
+def bring_back(path: Path) -> str:
+    """How to get a file of DATA_DIR again, for messages."""
+    if INSTALLED:
+        return "install the package again, which brings it"
+    return f"bring it back with `git checkout -- data/{path.relative_to(DATA_DIR).as_posix()}`"
 
 
 def fetch(url: str, timeout: float = 10.0, limit: float = 120.0) -> bytes:
@@ -98,23 +131,23 @@ def read_stand_in(path: Path) -> Corpus:
     """The text sampled from our own model. Raises FileNotFoundError if it is missing."""
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is missing, and it belongs to the project: bring it back with "
-            f"`git checkout -- data/{path.name}`"
+            f"{path} is missing, and it belongs to the project: {bring_back(path)}"
         )
     content = path.read_bytes()
     return Corpus("stand-in", content.decode("ascii"), hashlib.sha256(content).hexdigest())
 
 
 def load_corpus(
-    data_dir: Path = DATA_DIR, url: str = CORPUS_URL, timeout: float = 10.0, limit: float = 120.0
+    folder: Path = CORPUS_DIR, url: str = CORPUS_URL, timeout: float = 10.0, limit: float = 120.0
 ) -> Corpus:
     """The real corpus if it is in place or can be fetched, else the stand-in.
 
-    A fetched corpus is kept in `data_dir`. After any OSError, what was fetched being another file
+    A fetched corpus is kept in `folder`: that of the data in a clone, the user's cache where the
+    package was installed without one. After any OSError, what was fetched being another file
     included, the stand-in is used, and one line on stderr says so.
     Raises ValueError if the file in place is not Tiny Shakespeare; it is left alone.
     """
-    path = data_dir / CORPUS_FILE
+    path = folder / CORPUS_FILE
     if path.exists():
         return read_corpus(path)
     try:
@@ -130,7 +163,7 @@ def load_corpus(
             f"sampled from our own model. For the real one, put it at {path}.",
             file=sys.stderr,
         )
-        return read_stand_in(data_dir / STAND_IN_FILE)
+        return read_stand_in(DATA_DIR / STAND_IN_FILE)
     return read_corpus(path)
 
 

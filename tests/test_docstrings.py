@@ -38,7 +38,8 @@ def test_every_public_name_has_a_docstring_that_says_what_it_raises(path):
     for name, node, text in public(tree.body):
         assert text, f"{name} has no docstring"
         if isinstance(node, ast.FunctionDef):
-            said = [getattr(builtins, word) for word in re.findall(r"\w+(?:Error|Exit)", text)]
+            named = re.findall(r"\w+(?:Error|Exit|Interrupt)", text)
+            said = [getattr(builtins, word) for word in named]
             for error in raised(node):
                 if not hasattr(builtins, error):  # one of our own, by its name
                     assert error in text, f"{name} raises {error}; its docstring does not say so"

@@ -214,7 +214,7 @@ def test_a_folder_that_is_a_file_or_cannot_be_written_is_one_clear_line(tmp_path
     (tmp_path / "file").write_text("mine")
     command = [sys.executable, "-m", "nanogpt", "export", "--out", str(tmp_path / "file")]
     ran = subprocess.run(command, capture_output=True, text=True)
-    assert ran.returncode == 1 and ran.stdout == ""
+    assert ran.returncode == 2 and ran.stdout == ""
     assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
     assert "cannot be written" in ran.stderr and str(tmp_path / "file") in ran.stderr
     assert (tmp_path / "file").read_text() == "mine"

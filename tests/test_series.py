@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 
 import pytest
 from series import (
@@ -19,7 +20,6 @@ from series import (
 )
 
 from nanogpt import checkpoint
-from nanogpt.show import figures
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 GLOSSARY = ROOT / "notebooks" / "00_start_here.ipynb"
@@ -279,9 +279,10 @@ def test_the_map_and_the_readme_list_every_chapter():
 
 
 def test_the_readmes_picture_is_the_one_that_chapter_00_shows():
-    stored = figures.stored_pictures(GLOSSARY)[0]
-    assert stored == figures.README_PICTURE.read_bytes(), "run `python -m nanogpt.show.figures`"
-    assert f"({figures.README_PICTURE.relative_to(ROOT).as_posix()})" in (
+    script = runpy.run_path(str(ROOT / "book" / "picture.py"))
+    stored, picture = script["stored_pictures"](GLOSSARY)[0], script["PICTURE"]
+    assert stored == picture.read_bytes(), "run `python book/picture.py`"
+    assert f"({picture.relative_to(ROOT).as_posix()})" in (
         (ROOT / "README.md").read_text(encoding="utf-8")
     )
 

@@ -24,6 +24,7 @@ import torch
 
 from nanogpt.arena import template
 from nanogpt.arena.referee import FRESH, Arena, Entry, Refused, blamed, enter, judge, open_arena
+from nanogpt.data import check_folders
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation
@@ -190,8 +191,7 @@ def begin(path: Path) -> None:
     """Write the template to a new file. Raises ValueError if there is one, or it is no .py."""
     if path.suffix != ".py":
         raise ValueError(f"{path} should end in .py")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+    check_folders(path)
     if path.exists():
         raise ValueError(f"{path} is there already, and stays as it is; give --new another name")
     command = f"nanogpt arena {shlex.quote(str(path))}"
@@ -202,22 +202,25 @@ def begin(path: Path) -> None:
     print(f"{path}: a draft that counts three characters in a row. Now: {command}")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Write a draft to begin with, or judge one and race it.
+def main(arguments: list[str] | None = None) -> int:
+    """Write a draft to begin with, or judge one and race it. Returns the exit code, 1 if refused.
 
-    Raises ValueError for arguments out of range, and Refused, which is one, for the draft.
+    Raises ValueError for arguments out of range.
     """
     given = parse_arguments(arguments)
     if given.new:
-        return begin(given.new)
+        begin(given.new)
+        return 0
     if given.file is None:
         raise ValueError(
             f"give the file of your draft; `{FRESH} my_draft.py` writes one to begin with"
         )
     if given.pairs < 1 or given.tokens < 1:
         raise ValueError(f"pairs {given.pairs} and tokens {given.tokens} must be at least 1")
-    if given.json and not given.json.parent.is_dir():
-        raise ValueError(f"{given.json.parent} is no folder: make it, or give --json another")
+    check_folders(given.json)
+    if not given.file.is_file():
+        fresh = f"`{FRESH} {shlex.quote(str(given.file))}`"
+        raise ValueError(f"there is no file {given.file}; {fresh} writes one to begin with")
     torch.set_num_threads(1)
     arena = open_arena(given.target)
     try:
@@ -226,13 +229,15 @@ def main(arguments: list[str] | None = None) -> None:
         for name, seen in judge(entry, arena):
             print(f"ok  {name:7} {seen}", flush=True)
         if given.judge_only:
-            return None
+            return 0
         rows = compete(entry, arena, given.against, given.pairs, given.tokens)
     except Refused as error:
-        raise Refused(f"{given.file} is refused: {error}") from error
+        print(f"{given.file} is refused: {error}")
+        return 1
     how = f"{given.target} target, 1 thread, {arena.corpus}"
     print(f"{given.pairs} pairs of {given.tokens} tokens each, {how}")
     print(*table(rows), f"{YOURS}: {placing(rows)}", sep="\n")
     if given.json:
         found = {"place": place(rows), "rows": [dataclasses.asdict(row) for row in rows]}
         given.json.write_text(json.dumps(found, indent=1))
+    return 0

@@ -114,8 +114,6 @@ def blamed(path: Path, doing: str) -> Iterator[None]:
 
 def load_file(path: Path) -> dict:
     """What a reader's file defines, by name. Raises Refused if it cannot be run."""
-    if not path.is_file():
-        raise Refused(f"there is no such file; `{FRESH} {path}` writes one to begin with")
     module = types.ModuleType("your_draft")
     module.__file__ = str(path)
     sys.modules["your_draft"] = module  # dataclasses look for it

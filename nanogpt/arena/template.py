@@ -1,3 +1,4 @@
+# Judge it and race it: nanogpt arena my_draft.py
 """A draft of your own, to begin with: what follows the last two characters, counted.
 
 Change what you like; the arena asks for no more than `make_draft`. It is given the text to learn

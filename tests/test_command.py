@@ -1,0 +1,152 @@
+"""One command: its map, one line for what goes wrong, and one meaning of its exit codes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from series import ROOT
+
+from nanogpt.__main__ import COMMANDS, HELP, main
+from nanogpt.commands import size
+
+PACKAGE = ROOT / "nanogpt"
+
+
+def nanogpt(*arguments, **options):
+    """A fresh process of `python -m nanogpt`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "nanogpt", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_help_is_the_map_of_all_commands(arguments, capsys):
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert printed == HELP + "\n"
+    assert re.findall(r"(?m)^  (\w+)  +\w", printed) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_each_command_has_help_under_its_own_name(word, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([word, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: nanogpt {word} ")
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_an_unknown_option_is_2_everywhere(word, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([word, "--nothing"])
+    assert ended.value.code == 2
+    assert f"nanogpt {word}: error: " in capsys.readouterr().err
+
+
+def test_an_unknown_word_is_refused_with_the_known_ones(capsys):
+    assert main(["dmeo"]) == 2
+    assert (
+        capsys.readouterr().err == f"error: no command 'dmeo'; use one of {', '.join(COMMANDS)}\n"
+    )
+
+
+WRONG = {
+    "ValueError": (ValueError("K is 0"), "error: K is 0"),
+    "OSError": (FileNotFoundError("no checkpoint at x"), "error: no checkpoint at x"),
+    "no module": (ModuleNotFoundError("No module named 'y'"), "error: No module named 'y'"),
+    "two lines": (ValueError("one\n  two"), "error: one two"),
+    "Ctrl-C": (KeyboardInterrupt(), "stopped"),
+    "Ctrl-C with advice": (KeyboardInterrupt("run it again"), "stopped; run it again"),
+}
+
+
+@pytest.mark.parametrize("error, line", WRONG.values(), ids=WRONG)
+def test_what_goes_wrong_is_one_line_and_2(error, line, monkeypatch, capsys):
+    def fails(arguments):
+        raise error
+
+    monkeypatch.setattr(size, "main", fails)
+    assert main(["size"]) == 2
+    assert capsys.readouterr() == ("", line + "\n")
+
+
+@pytest.mark.parametrize("answer, code", [(None, 0), (0, 0), (1, 1)])
+def test_the_exit_code_is_the_commands_answer(answer, code, monkeypatch):
+    monkeypatch.setattr(size, "main", lambda arguments: answer)
+    assert main(["size"]) == code
+
+
+def test_an_error_of_our_own_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(size, "main", lambda arguments: [][0])
+    with pytest.raises(IndexError):
+        main(["size"])
+
+
+NO_FOLDER = {
+    "bench --json": ["bench", "--json"],
+    "bench --picture": ["bench", "--picture"],
+    "size --picture": ["size", "--picture"],
+    "audit --json": ["audit", "nanogpt", "--json"],
+    "arena --json": ["arena", __file__, "--json"],
+    "arena --new": ["arena", "--new"],
+}
+
+
+@pytest.mark.parametrize("arguments", NO_FOLDER.values(), ids=NO_FOLDER)
+def test_a_folder_that_is_not_there_is_named_before_anything_is_done(arguments, tmp_path, capsys):
+    none = tmp_path / "none"
+    assert main([*arguments, str(none / "x.py")]) == 2
+    said = f"error: {none} is no folder: make it, or write x.py elsewhere\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
+def test_ctrl_c_is_one_line():
+    """While the decoder runs: the first line of the benchmark says that it is there."""
+    restored = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    process = nanogpt("bench", "--draft=bigram", "--pairs=100000", env=ENVIRONMENT, **restored)
+    assert process.stdout.readline().startswith("bigram draft: built in")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in err
+    assert err.splitlines()[-1] == "stopped"
+
+
+ENVIRONMENT = os.environ | {"PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other pipes")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_who_has_seen_enough_gets_no_traceback(unbuffered):
+    process = nanogpt("size", env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == ("", 2)
+    process.stderr.close()
+
+
+def test_only_the_command_is_run_as_a_program():
+    """One entrance and one place where errors end; no module of the package has its own."""
+    own = {
+        path.relative_to(PACKAGE).as_posix(): found
+        for path in PACKAGE.rglob("*.py")
+        if (found := re.findall(r"__name__ ==|sys\.exit|raise SystemExit|python -m nanogpt\.\w+",
+                                path.read_text(encoding="utf-8")))
+    }  # fmt: skip
+    assert own == {"__main__.py": ["__name__ ==", "sys.exit"]}
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "book/run.md"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_that_a_page_names_is_there(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"(?m)(?:`|^)nanogpt (\w+)", text)
+    assert set(named) <= set(COMMANDS) and not re.search(r"python -m nanogpt[. ]\w", text)
