@@ -1,22 +1,28 @@
 """Autoregressive decoding with a cache, and the record that every decoder keeps of what it did.
 
-Two rules hold for every decoder of the package, and `Text` keeps both. The cache is one token
-behind: it holds every token up to, not including, the current one, which enters with the next pass.
-And when the cache has filled the window, the context restarts with half a window, so text can be
-of any length, and where a context starts never depends on how many passes were made.
+Two rules hold for every decoder of the package, and `Text` keeps both. The cache is behind by
+whatever has not been read yet: at least the current token, at the start the whole prompt. All of it
+enters with the next pass. And when the context has filled the window, it restarts with half a
+window, so text can be of any length, and where a context starts never depends on how many passes
+were made.
+
+What the loops ask of a draft stands here as well: `Draft`, `ChainDraft`, `Proposer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length
-from nanogpt.model import Begun, GPTLanguageModel
+from nanogpt.model import Begun, GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -25,9 +31,8 @@ class Round:
 
     candidates: the K drafted tokens; draft_probs (K, V) and target_probs (K+1, V): the q and p
     they were judged by; emitted: the 1 … K+1 tokens that the round adds to the text, its accepted
-    candidates and one token of the target's; cache_len: how many tokens the cache held before the
-    pass. In plain autoregressive decoding, K is 0. Where the candidates are a tree, `parents` (K)
-    are its, and `path` the accepted nodes from the root down; a chain has None.
+    candidates and one token of the target's; cache_len: how many tokens of the context come before
+    the current one. In plain autoregressive decoding, K is 0.
     """
 
     candidates: list[int]
@@ -35,8 +40,6 @@ class Round:
     target_probs: Tensor
     emitted: list[int]
     cache_len: int
-    parents: list[int] | None = None
-    path: list[int] | None = None
 
     @property
     def n_accepted(self) -> int:
@@ -45,10 +48,25 @@ class Round:
 
     @property
     def n_examined(self) -> int:
-        """How many places were examined: those accepted, and the next if it had a candidate."""
-        if self.path is None:
-            return min(self.n_accepted + 1, len(self.candidates))
-        return self.n_accepted + ((self.path[-1] if self.path else -1) in self.parents)
+        """How many candidates were examined: those accepted, and the next if there is one."""
+        return min(self.n_accepted + 1, len(self.candidates))
+
+
+@dataclass(frozen=True)
+class TreeRound(Round):
+    """What one target pass over a tree of candidates did.
+
+    parents (K): of each candidate; path: the accepted nodes from the root down.
+    """
+
+    parents: list[int]
+    path: list[int]
+
+    @property
+    def n_examined(self) -> int:
+        """How many levels were examined: those accepted, and the next if there is one."""
+        last = self.path[-1] if self.path else -1
+        return self.n_accepted + 1 if last in self.parents else self.n_accepted
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,26 @@ class Tree:
     q: Tensor
     begun: Begun | None = None
 
+    @classmethod
+    def chain(cls, tokens: list[int], q: Tensor, begun: Begun | None = None) -> Tree:
+        """The tree in which each token follows the one before it."""
+        return cls(tokens, list(range(-1, len(tokens) - 1)), q, begun)
+
+    @classmethod
+    def empty(cls, vocab_size: int) -> Tree:
+        """The tree of no guesses."""
+        return cls([], [], torch.empty(0, vocab_size, dtype=torch.float64))
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each node follows the one before it."""
+        return self.parents == list(range(-1, len(self.parents) - 1))
+
+    def cut(self, n: int) -> Tree:
+        """Its first n nodes, at least 0; parents stay, as they come before their children."""
+        n = max(n, 0)
+        return Tree(self.tokens[:n], self.parents[:n], self.q[:n], self.begun)
+
     @property
     def children(self) -> list[list[int]]:
         """The nodes after the current token, then after node 0, 1, …; siblings in their order."""
@@ -80,7 +118,7 @@ class Generation:
     """The new tokens, and the trace they came from.
 
     rounds: one per target pass that returned tokens; prefills: the passes that only filled the
-    cache, at the start and at each restart.
+    cache, for a draft that looks at it before it guesses.
     """
 
     tokens: list[int]
@@ -89,12 +127,12 @@ class Generation:
 
     @property
     def target_passes(self) -> int:
-        """Target passes after the prefills: one per round."""
+        """Target passes that returned tokens: one per round."""
         return len(self.rounds)
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens returned per target pass after the prefills; NaN if there was none."""
+        """Tokens returned per target pass; NaN if there was none."""
         return len(self.tokens) / self.target_passes if self.rounds else float("nan")
 
     @property
@@ -143,8 +181,9 @@ class Text:
     """One text that is being written: its tokens, the cache, and the rounds so far.
 
     tokens: the last block_size tokens of the prompt, then all new ones; the last is the current
-    one. past_kvs: the cache of those before it, or of the last of them since a restart; hidden
-    (P, C): their hidden states, None where the decoder does not keep them.
+    one. start: where in them the context begins. past_kvs: the cache of the context, as far as it
+    has been read; hidden (P, C): what the target made of the cached tokens, None where the decoder
+    does not keep it.
     Raises ValueError for a bad prompt or max_new_tokens.
     """
 
@@ -161,9 +200,10 @@ class Text:
         self.tokens = list(prompt_tokens)[-self.block_size :]
         self.n_prompt = len(self.tokens)
         self.end = self.n_prompt + max_new_tokens
+        self.start, self.past_kvs, self.hidden = 0, None, None
         self.rounds: list[Round] = []
         self.prefills = 0
-        self.read(self.tokens[:-1])
+        self.memories: dict[int, tuple] = {}
 
     @property
     def cache_len(self) -> int:
@@ -171,9 +211,19 @@ class Text:
         return cache_length(self.past_kvs)
 
     @property
+    def position(self) -> int:
+        """How many tokens of the context come before the current one."""
+        return len(self.tokens) - 1 - self.start
+
+    @property
+    def unread(self) -> list[int]:
+        """Those of them that the cache does not hold yet: they enter with the next pass."""
+        return self.tokens[self.start + self.cache_len : -1]
+
+    @property
     def room(self) -> int:
         """How many tokens may be drafted: what the request and the window leave, less one."""
-        return min(self.end - len(self.tokens), self.block_size - self.cache_len) - 1
+        return min(self.end - len(self.tokens), self.block_size - self.position) - 1
 
     @property
     def done(self) -> bool:
@@ -181,20 +231,32 @@ class Text:
         new = self.tokens[self.n_prompt :]
         return len(self.tokens) >= self.end or new[-1:] == [self.stop_token]
 
+    def restart_if_full(self) -> None:
+        """Make room where the context fills the window: go on from the last half of it, unread."""
+        if self.position == self.block_size:
+            self.start = len(self.tokens) - 1 - self.block_size // 2
+            self.past_kvs = self.hidden = None
+
     @torch.no_grad()
-    def read(self, tokens: list[int]) -> None:
-        """The cache, and the hidden states, of `tokens` at positions 0, 1, …: one pass, if any."""
-        self.past_kvs = self.hidden = None
-        if tokens:
-            idx = torch.tensor([tokens], device=self.target.device)
-            hidden, self.past_kvs = self.target.trunk(idx)
-            self.hidden = hidden[0]
+    def read(self, layers: Sequence[int] | None = None) -> None:
+        """Read all but the current token, in a pass of its own: for drafts that look at it first.
+
+        `hidden` then holds the trunk's hidden states, or with `layers` the streams after these
+        blocks (P, n C).
+        """
+        if unread := self.unread:
+            whole = self.past_kvs is None  # a part of the context is no use to a draft
+            idx = torch.tensor([unread], device=self.target.device)
+            streams, self.past_kvs = self.target.states(idx, past_kvs=self.past_kvs)
+            seen = side_by_side(streams, layers) if layers else self.target.ln_f(streams[-1])
+            self.hidden = seen[0] if whole else None
             self.prefills += 1
 
-    def restart_if_full(self) -> None:
-        """Make room where the cache fills the window: half a window of tokens is read afresh."""
-        if self.cache_len == self.block_size:
-            self.read(self.tokens[-1 - self.block_size // 2 : -1])
+    def memory(self, draft, new: Callable[[], T]) -> T:
+        """What `draft` remembers of this text: `new()` at first, and gone when the text is."""
+        if id(draft) not in self.memories:
+            self.memories[id(draft)] = draft, new()  # the draft as well: nothing else has its id
+        return self.memories[id(draft)][1]
 
     def take(self, done: Round, past_kvs: KVCache, hidden: Tensor | None = None) -> None:
         """Add a round's tokens, up to the stop token, and the cache that goes with them.
@@ -213,7 +275,66 @@ class Text:
         return Generation(self.tokens[self.n_prompt :], self.rounds, self.prefills)
 
 
+class Draft:
+    """What guesses a chain, token by token: q of what comes after a context.
+
+    Any object with these two will do. One that inherits from here may also remember what it has
+    read: `fresh` is then the same draft before it read anything, one for each text.
+    """
+
+    vocab_size: int
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, all tokens so far, at temperature 1; float64."""
+        raise NotImplementedError
+
+    def fresh(self) -> Draft:
+        """This draft for another text."""
+        return self
+
+
+class ChainDraft(Draft):
+    """A draft that draws a whole chain by itself, sooner than one q after another."""
+
+    def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
+        """K tokens, and the q (K, V) that they were drawn from: what draft_tokens returns."""
+        raise NotImplementedError
+
+
+class Proposer:
+    """What guesses a tree for a text, or looks at what the target made of it.
+
+    reads: whether it looks at the text's cache or hidden states, so that all of the text is read
+    before it is asked. layers: after which blocks, from 1, the streams that it wants in place of
+    the hidden states. target: the one that it guesses for, if that is a target of its own.
+    """
+
+    vocab_size: int
+    reads: bool = False
+    layers: Sequence[int] | None = None
+    target: GPTLanguageModel | None = None
+
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """A tree of guesses after the text's last token, at most `most` deep."""
+        raise NotImplementedError
+
+
 @torch.inference_mode()
+def autoregressive_rounds(
+    text: Text, sampling: Sampling = Sampling(), rng: RandomSource | None = None
+) -> Iterator[Round]:
+    """Write the text to its end, one token a pass; yields each round when its token is there."""
+    rng = rng or RandomSource(0)
+    while not text.done:
+        text.restart_if_full()
+        idx = torch.tensor([[*text.unread, text.tokens[-1]]], device=text.target.device)  # (1, T)
+        logits, _, past_kvs = text.target(idx, past_kvs=text.past_kvs)
+        p = sampling.probs(logits[0, -1:])  # (1, V)
+        emitted = [rng.categorical(p[0])]
+        text.take(Round([], p[:0], p, emitted, text.position), past_kvs)  # nothing was drafted
+        yield text.rounds[-1]
+
+
 def autoregressive_generate(
     target: GPTLanguageModel,
     prompt_tokens: Sequence[int],
@@ -229,12 +350,6 @@ def autoregressive_generate(
     Raises ValueError for an empty prompt, a token outside the vocabulary, or max_new_tokens < 0.
     """
     text = Text(target, prompt_tokens, max_new_tokens, stop_token)
-    rng = rng or RandomSource(0)
-    while not text.done:
-        text.restart_if_full()
-        current = torch.tensor([text.tokens[-1:]], device=target.device)  # (1, 1)
-        logits, _, past_kvs = target(current, past_kvs=text.past_kvs)
-        p = sampling.probs(logits[0])  # (1, V)
-        emitted = [rng.categorical(p[0])]
-        text.take(Round([], p[:0], p, emitted, text.cache_len), past_kvs)  # nothing was drafted
+    for _ in autoregressive_rounds(text, sampling, rng):
+        pass
     return text.generation()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,95 +115,24 @@ class RandomSource:
             raise ValueError(f"probability is {probability}; it must be in [0, 1]")
         return bool(self._uniforms.random() < probability)
 
-    def categorical(self, probs: Tensor | np.ndarray | Table, row: int | None = None) -> int:
+    def categorical(self, probs: Tensor | np.ndarray, cdf: Sequence[float] | None = None) -> int:
         """A token drawn from probs (V,): the inverse CDF of u. Never one of probability 0.
 
-        Or from a row of a Table. Raises ValueError unless probs are non-negative and sum to 1
-        within 1e-6.
+        `cdf`: their running sums (V,), where they are known already; they are not checked.
+        Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
         """
-        if row is not None:
-            return probs.draw(row, self._uniforms.random())
-        cdf = cumulative(probs)
+        cdf = cumulative(probs) if cdf is None else cdf
         u = self._uniforms.random() * cdf[-1]  # cdf[-1] is 1 but for rounding
         return bisect.bisect_right(cdf, u)
 
 
-class RowMemory:
-    """What was worked out for rows (V,) of a table, found again by the row itself.
-
-    Nothing hangs on the row. A memory forgets rows that are gone, and what it knew about a row that
-    has been changed in place since. A row made in inference mode keeps no count of its changes, so
-    nothing about it is remembered.
-    """
-
-    def __init__(self):
-        self.entries: dict[int, tuple] = {}  # id of a row: the row, its version, the value
-
-    def remember(self, row: Tensor, value) -> None:
-        """Keep `value` for this row (V,)."""
-        key = id(row)
-        if not row.is_inference():
-            known = weakref.ref(row, lambda _: self.entries.pop(key, None))
-            self.entries[key] = known, row._version, value
-
-    def recall(self, row: Tensor | np.ndarray):
-        """What was remembered of this row (V,), or None."""
-        known = self.entries.get(id(row))  # as the row lives, nothing else has its id
-        return known[2] if known is not None and known[1] == row._version else None
-
-
-SUMS = RowMemory()  # the running sums of rows of tables
-
-
-def cumulative(probs: Tensor | np.ndarray) -> np.ndarray | memoryview:
+def cumulative(probs: Tensor | np.ndarray) -> np.ndarray:
     """The running sums of probs (V,). Raises ValueError if they are no probabilities."""
-    cdf = SUMS.recall(probs)
-    if cdf is None:
-        p = np.asarray(probs)
-        cdf = p.cumsum()
-        if not (p.min() >= 0 and abs(cdf[-1] - 1) <= 1e-6):
-            check_probabilities(p)
+    p = np.asarray(probs)
+    cdf = p.cumsum()
+    if not (p.min() >= 0 and abs(cdf[-1] - 1) <= 1e-6):
+        check_probabilities(p)
     return cdf
-
-
-class Table:
-    """A draft's table (N, V), whose running sums are made once, to draw from it by a row's number.
-
-    That is sooner done than to look for a row's tensor, and for what is remembered of it, each in
-    another corner of the memory. `version` is the table's: it changes with the table, the sums do
-    not. Raises ValueError if a row is no distribution.
-    """
-
-    def __init__(self, probs: Tensor):
-        check_probabilities(probs)
-        self.probs, self.vocab_size = probs, probs.shape[-1]
-        self.version = 0 if probs.is_inference() else probs._version
-        # Of all rows, one after another: bisect reads them faster than an ndarray.
-        self.sums = memoryview(probs.numpy().cumsum(axis=-1).ravel())
-
-    def draw(self, row: int, u: float) -> int:
-        """What RandomSource.categorical makes of a row (V,) and u."""
-        start = row * self.vocab_size
-        stop = start + self.vocab_size
-        return bisect.bisect_right(self.sums, u * self.sums[stop - 1], start, stop) - start
-
-    def __getitem__(self, row: int) -> Tensor:
-        return self.probs[row]  # (V,)
-
-    def rows(self) -> list[Tensor]:
-        """Its rows (V,), whose running sums are remembered: to draw from them by themselves."""
-        rows, V = list(self.probs.unbind()), self.vocab_size
-        for i, row in enumerate(rows):
-            SUMS.remember(row, self.sums[i * V : (i + 1) * V])
-        return rows
-
-
-def table_rows(table: Tensor) -> list[Tensor]:
-    """The rows of a draft's table (N, V), whose running sums are made once and remembered.
-
-    Raises ValueError if a row is no distribution.
-    """
-    return Table(table).rows()
 
 
 def check_probabilities(probs: Tensor | np.ndarray) -> None:

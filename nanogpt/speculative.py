@@ -6,24 +6,24 @@ et al. 2023 (Algorithm 2); K is the number of drafted tokens (their γ and K).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, trim_kv_cache
-from nanogpt.generate import Generation, Round, Text
+from nanogpt.generate import ChainDraft, Draft, Generation, Proposer, Round, Text
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 
 More = Callable[[Tensor, int], bool]
 Policy = Callable[[list[Round]], tuple[int, More | None]]
-Accept = Callable[[Sequence[int], Tensor, Tensor, RandomSource], list[int]]
 
 
 def draft_tokens(
-    draft,
+    draft: Draft,
     context: Sequence[int],
     K: int,
     sampling: Sampling,
@@ -35,11 +35,8 @@ def draft_tokens(
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
     probabilities as it is to the target's logits: the claimed q is the sampled q. `more(q, n)`, if
     given, is asked before each draw, after n tokens have been drawn, whether to draw from q at all.
-    It never sees the token. A draft may have a `chain`, which does the same sooner where q is taken
-    as it is.
+    It never sees the token.
     """
-    if more is None and sampling == Sampling() and hasattr(draft, "chain"):
-        return draft.chain(context, K, rng)
     tokens, draft_probs = list(context), []
     for n in range(K):
         q = sampling.of_probs(draft.get_probs(tokens))  # (V,)
@@ -58,15 +55,17 @@ def verify_candidates(
     candidates: Sequence[int],
     past_kvs: KVCache | None,
     sampling: Sampling,
+    unread: Sequence[int] = (),
 ) -> tuple[Tensor, KVCache]:
     """The target's p for each candidate and for the token after them, from one pass.
 
+    unread: tokens before the current one that the cache does not hold yet; they enter as well.
     Returns target_probs (K+1, V), row i being p after the current token and the first i
-    candidates, and the cache with all K+1 tokens in it.
+    candidates, and the cache with all tokens of the pass in it.
     """
-    idx = torch.from_numpy(np.array([[current_token, *candidates]], dtype=np.int64))  # (1, K+1)
-    logits, _, new_kvs = target(idx.to(target.device), past_kvs=past_kvs)
-    return sampling.probs(logits[0]), new_kvs
+    idx = torch.tensor([[*unread, current_token, *candidates]], device=target.device)  # (1, T)
+    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    return sampling.probs(logits[0, len(unread) :]), new_kvs
 
 
 def accept_reject(
@@ -103,10 +102,10 @@ def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return excess / total if total > 0 else p
 
 
-def check_draft(draft, K: int | Policy, vocab_size: int) -> None:
-    """Raise ValueError unless K is a whole number from 1 or a policy, and vocabularies agree."""
-    if not callable(K) and (isinstance(K, bool) or not isinstance(K, int) or K < 1):
-        raise ValueError(f"K is {K!r}; it must be a whole number from 1, or a policy")
+def check_draft(draft: Draft | Proposer, vocab_size: int, K: int = 1) -> None:
+    """Raise ValueError unless K is a whole number from 1, and the two vocabularies agree."""
+    if isinstance(K, bool) or not isinstance(K, int) or K < 1:
+        raise ValueError(f"K is {K!r}; it must be a whole number from 1")
     if draft.vocab_size != vocab_size:
         raise ValueError(
             f"the draft has a vocabulary of {draft.vocab_size} tokens and the target one of "
@@ -114,38 +113,86 @@ def check_draft(draft, K: int | Policy, vocab_size: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The four steps of a round. `replace(CHAIN, accept=mine)` puts another function in a place.
+
+    Each takes and returns what the function does that stands in its place in CHAIN.
+    """
+
+    draft: Callable
+    verify: Callable
+    accept: Callable
+    trim: Callable
+
+
+def draw_chain(
+    draft: Draft,
+    context: Sequence[int],
+    K: int,
+    sampling: Sampling,
+    rng: RandomSource,
+    more: More | None = None,
+) -> tuple[list[int], Tensor]:
+    """What draft_tokens returns; from the draft's own `chain` where q is taken as it is."""
+    if more is None and sampling == Sampling() and isinstance(draft, ChainDraft):
+        return draft.chain(context, K, rng)
+    return draft_tokens(draft, context, K, sampling, rng, more)
+
+
+CHAIN = Steps(draw_chain, verify_candidates, accept_reject, trim_kv_cache)
+
+
 @torch.inference_mode()
+def speculative_rounds(
+    text: Text,
+    draft: Draft,
+    K: int = 4,
+    sampling: Sampling = Sampling(),
+    rng: RandomSource | None = None,
+    policy: Policy | None = None,
+    steps: Steps = CHAIN,
+) -> Iterator[Round]:
+    """Write the text to its end; yields each round when its tokens are there."""
+    check_draft(draft, text.target.config.vocab_size, K)
+    rng = rng or RandomSource(0)
+    while not text.done:
+        text.restart_if_full()
+        most, more = policy(text.rounds) if policy else (K, None)
+        k, current, n = min(most, text.room), text.tokens[-1], text.position
+
+        candidates, q = steps.draft(draft, text.tokens, k, sampling, rng, more)
+        p, new_kvs = steps.verify(
+            text.target, current, candidates, text.past_kvs, sampling, text.unread
+        )
+        emitted = steps.accept(candidates, q, p, rng)
+        past_kvs = steps.trim(new_kvs, len(emitted), n)
+
+        text.take(Round(candidates, q, p, emitted, n), past_kvs)
+        yield text.rounds[-1]
+
+
 def speculative_generate(
     target: GPTLanguageModel,
-    draft,
+    draft: Draft,
     prompt_tokens: Sequence[int],
     max_new_tokens: int,
-    K: int | Policy = 4,
+    K: int = 4,
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
     stop_token: int | None = None,
-    accept: Accept | None = None,
+    policy: Policy | None = None,
+    steps: Steps = CHAIN,
 ) -> Generation:
     """The target's continuation of the prompt, with several tokens a pass where the draft is good.
 
     Tokens, stop token, window and `rng` are as in autoregressive_generate, and so is the
-    distribution of the output, for any draft and K: a number, or a policy that is asked before
-    each round, K(rounds so far), for the most tokens to draft and the `more` of draft_tokens.
-    `accept` is the rule: accept_reject by default, or another with its arguments.
+    distribution of the output, for any draft and K, the number of tokens to draft a round. A
+    `policy` chooses it instead: it is asked before each round, policy(rounds so far), for the most
+    tokens to draft and the `more` of draft_tokens. `steps`: the four functions that make a round.
     Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
     """
-    check_draft(draft, K, target.config.vocab_size)
     text = Text(target, prompt_tokens, max_new_tokens, stop_token)
-    rng = rng or RandomSource(0)
-    while not text.done:
-        text.restart_if_full()
-        most, more = K(text.rounds) if callable(K) else (K, None)
-        k = min(most, text.room)
-
-        candidates, q = draft_tokens(draft, text.tokens, k, sampling, rng, more)
-        p, new_kvs = verify_candidates(target, text.tokens[-1], candidates, text.past_kvs, sampling)
-        emitted = (accept or accept_reject)(candidates, q, p, rng)
-        past_kvs = trim_kv_cache(new_kvs, len(emitted), text.cache_len)
-
-        text.take(Round(candidates, q, p, emitted, text.cache_len), past_kvs)
+    for _ in speculative_rounds(text, draft, K, sampling, rng, policy, steps):
+        pass
     return text.generation()

@@ -6,41 +6,39 @@ the target's hidden states, one that proposes a tree, a rule that is not accept_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, keep_path
-from nanogpt.generate import Generation, Round, Text, Tree
+from nanogpt.generate import Generation, Proposer, Round, Text, Tree, TreeRound
 from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import check_draft
+from nanogpt.speculative import Steps, check_draft
 
 AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
 
 
-class Layered(Text):
-    """A text that keeps the streams after some of the target's blocks instead of its hidden states.
+def propose_tree(
+    draft: Proposer, text: Text, most: int, sampling: Sampling, rng: RandomSource
+) -> Tree:
+    """The draft's guesses, at most `most` deep. What it looks at is read before it is asked."""
+    if draft.reads:
+        text.read(draft.layers)
+    return draft.propose(text, most, sampling, rng)
 
-    layers: after which blocks, from 1; `hidden` is then (P, n C). None: a Text like any other. The
-    other arguments and errors are those of Text.
+
+def with_unread(text: Text, tree: Tree) -> Tree:
+    """All that a pass reads of the text, after the first token: what is unread comes as a chain.
+
+    Its first token is the first unread one, or else the current one. No q: none of this is judged.
     """
-
-    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None, layers=None):
-        self.layers = layers
-        super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
-
-    @torch.no_grad()
-    def read(self, tokens: list[int]) -> None:
-        """As Text.read, with what is kept beside the cache."""
-        if self.layers is None or not tokens:
-            return super().read(tokens)
-        idx = torch.tensor([tokens], device=self.target.device)
-        streams, self.past_kvs = self.target.states(idx)
-        self.hidden = side_by_side(streams, self.layers)[0]
-        self.prefills += 1
+    n = len(text.unread)
+    tokens = [*text.unread, text.tokens[-1], *tree.tokens][1:]
+    parents = [*range(-1, n - 1), *(n + parent for parent in tree.parents)]
+    return Tree(tokens, parents, tree.q, tree.begun)
 
 
 @torch.no_grad()
@@ -53,55 +51,91 @@ def verify_tree(
 ) -> tuple[Tensor, Tensor, KVCache]:
     """The target's p after the current token and after each node, from one pass.
 
-    Returns target_probs (N+1, V), row 0 after the current token and row i+1 after node i, their
-    hidden states (N+1, C), or with `layers` the streams after these blocks (N+1, n C), and the
-    cache with all N+1 entries.
+    What is unread of the text, u tokens, enters as well. Returns target_probs (N+1, V), row 0 after
+    the current token and row i+1 after node i; the hidden states of all that was read (u+N+1, C),
+    or with `layers` the streams after these blocks (u+N+1, n C); and the cache with all of it.
     """
-    idx = torch.tensor([[text.tokens[-1], *tree.tokens]], device=target.device)
+    unread, whole = text.unread, with_unread(text, tree)
+    idx = torch.tensor([[*unread, text.tokens[-1]][:1] + whole.tokens], device=target.device)
     mask = pos = None  # as the model has them for a chain
-    if tree.parents != list(range(-1, len(tree.tokens) - 1)):
-        mask = tree_mask(tree.parents, text.cache_len).to(target.device)
+    if not whole.is_chain:
+        mask = tree_mask(whole.parents, text.cache_len).to(target.device)
         pos = mask.sum(-1) - 1
     streams, new_kvs = target.states(idx, pos, text.past_kvs, mask, begun=tree.begun)
     hidden = target.ln_f(streams[-1])[0]
     seen = side_by_side(streams, layers)[0] if layers else hidden
-    return sampling.probs(target.lm_head(hidden)), seen, new_kvs
+    return sampling.probs(target.lm_head(hidden[len(unread) :])), seen, new_kvs
+
+
+TREE = Steps(propose_tree, verify_tree, accept_tree, keep_path)
+
+
+def commit(
+    text: Text,
+    tree: Tree,
+    p: Tensor,
+    path: list[int],
+    token: int,
+    past_kvs: KVCache,
+    hidden: Tensor | None = None,
+) -> None:
+    """Add a round to the text: the tokens of the path and the one after, and what goes with them.
+
+    p (N+1, V); past_kvs: the cache with the path in it; hidden: what verify_tree returned, None
+    where no draft looks at it.
+    """
+    if hidden is not None:
+        u = len(text.unread)
+        hidden = hidden[[*range(u + 1), *(u + 1 + node for node in path)]]
+        if text.hidden is not None:
+            hidden = torch.cat([text.hidden, hidden])
+        elif text.past_kvs is not None:  # of a part of the context: no use to a draft
+            hidden = None
+    emitted = [*(tree.tokens[node] for node in path), token]
+    done = TreeRound(tree.tokens, tree.q, p, emitted, text.position, tree.parents, path)
+    text.take(done, past_kvs, hidden)
 
 
 @torch.inference_mode()
-def tree_generate(
-    target: GPTLanguageModel,
-    draft,
-    prompt_tokens: Sequence[int],
-    max_new_tokens: int,
-    accept: AcceptTree = accept_tree,
+def tree_rounds(
+    text: Text,
+    draft: Proposer,
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
-    stop_token: int | None = None,
-) -> Generation:
-    """The target's continuation of the prompt, with a tree of guesses a pass.
-
-    `draft.propose(text, most, sampling, rng)` makes the tree, at most `most` deep; `accept` chooses
-    a path of it and the token after. `draft.layers`, if it has any: the blocks whose streams it
-    reads instead of the hidden states. The other arguments are as in speculative_generate, and with
-    a lossless rule so is the distribution of the output.
-    Raises ValueError for a bad request, or a draft with another vocabulary.
-    """
-    check_draft(draft, 1, target.config.vocab_size)
-    layers = getattr(draft, "layers", None)
-    text = Layered(target, prompt_tokens, max_new_tokens, stop_token, layers)
+    steps: Steps = TREE,
+) -> Iterator[Round]:
+    """Write the text to its end; yields each round when its tokens are there."""
+    check_draft(draft, text.target.config.vocab_size)
     rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
-        tree = draft.propose(text, text.room, sampling, rng)
-        p, hidden, new_kvs = verify_tree(target, text, tree, sampling, layers)
-        path, token = accept(tree, p, rng)
-        past_kvs = keep_path(new_kvs, path, text.cache_len)
+        tree = steps.draft(draft, text, text.room, sampling, rng)
+        p, hidden, new_kvs = steps.verify(text.target, text, tree, sampling, draft.layers)
+        path, token = steps.accept(tree, p, rng)
+        past_kvs = steps.trim(new_kvs, path, text.position)
 
-        kept = hidden[[0, *(node + 1 for node in path)]]
-        if text.hidden is not None:
-            kept = torch.cat([text.hidden, kept])
-        emitted = [*(tree.tokens[node] for node in path), token]
-        done = Round(tree.tokens, tree.q, p, emitted, text.cache_len, tree.parents, path)
-        text.take(done, past_kvs, kept)
+        commit(text, tree, p, path, token, past_kvs, hidden if draft.reads else None)
+        yield text.rounds[-1]
+
+
+def tree_generate(
+    target: GPTLanguageModel,
+    draft: Proposer,
+    prompt_tokens: Sequence[int],
+    max_new_tokens: int,
+    sampling: Sampling = Sampling(),
+    rng: RandomSource | None = None,
+    stop_token: int | None = None,
+    steps: Steps = TREE,
+) -> Generation:
+    """The target's continuation of the prompt, with a tree of guesses a pass.
+
+    `steps`: the four functions that make a round; `replace(TREE, accept=mine)` has another rule.
+    The other arguments are as in speculative_generate, and with a lossless rule so is the
+    distribution of the output.
+    Raises ValueError for a bad request, or a draft with another vocabulary.
+    """
+    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
+    for _ in tree_rounds(text, draft, sampling, rng, steps):
+        pass
     return text.generation()

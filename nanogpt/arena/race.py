@@ -4,8 +4,8 @@
 `nanogpt arena my_draft.py` judges and races it. The file has one function,
 `make_draft(tokens, vocab_size)`, or `make_draft(tokens, vocab_size, target)` for a draft that reads
 the target; it returns what `nanogpt.drafts` calls a draft. It may also say `K = 6`, the guesses of
-a round, and `RULE = "block"`. `nanogpt.arena.referee` says what is asked of it, and what cannot be
-seen.
+a round, or `POLICY = "entropy"`, and `RULE = "block"`. `nanogpt.arena.referee` says what is asked
+of it, and what cannot be seen.
 
 The race is that of `nanogpt.measure.bench`: pairs in turn, medians with quartiles, and no winner
 where quartiles overlap.
@@ -25,7 +25,14 @@ import torch
 from nanogpt.arena import template
 from nanogpt.arena.referee import FRESH, Arena, Entry, Refused, blamed, enter, judge, open_arena
 from nanogpt.data import check_folders
-from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
+from nanogpt.drafts.shipped import (
+    BEST,
+    BEST_BLOCKS,
+    BEST_PROPOSED,
+    DRAFTS,
+    NODES,
+    PROPOSERS,
+)
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation
 from nanogpt.measure import bench
@@ -52,15 +59,17 @@ def suited_K(entry: Entry, arena: Arena, prompts: list[list[int]]) -> int:
 
 def settings_of(entry: Entry, arena: Arena, against: Sequence[str]) -> list[Setting]:
     """The settings of a race: the entry's first. Its K, if it has none, is looked for."""
-    K = "own" if entry.proposes else entry.K
-    if K is None:
+    K = entry.K
+    if K is None and not (entry.proposes or entry.policy):
         K = suited_K(entry, arena, prompts_of(arena.held_out, 3))
-    rows = [Setting(arena.name, YOURS, K, 1.0, entry.rule)]
+    rows = [Setting(arena.name, YOURS, K, 1.0, entry.rule, entry.policy)]
     for name in dict.fromkeys(against):
         if name == BLOCKS:
             rows.append(Setting(arena.name, "distilled", BEST_BLOCKS["distilled"], 1.0, "block"))
         else:
-            rows.append(Setting(arena.name, name, (BEST | BEST_PROPOSED)[name], 1.0))
+            rows.append(
+                Setting(arena.name, name, (BEST | BEST_PROPOSED)[name], 1.0, nodes=NODES.get(name))
+            )
     return rows
 
 
@@ -133,7 +142,7 @@ def table(rows: list[Row]) -> list[str]:
         cells = (
             "→" if s.draft == YOURS else "",
             s.draft,
-            s.K,
+            "own" if s.K is s.policy is None else bench.depth(s),
             s.rule,
             "–" if row.alpha is None else f"{row.alpha:.2f}",
             f"{row.tokens_per_pass:.2f}",

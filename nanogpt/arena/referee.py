@@ -21,7 +21,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split
 from nanogpt.fused import TARGETS
-from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import ChainDraft, Proposer, Text, Tree, autoregressive_generate, prefill
 from nanogpt.measure.bench import POLICIES, RULES
 from nanogpt.measure.clock import clock, prompts_of
 from nanogpt.model import GPTLanguageModel
@@ -39,7 +39,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import context_start
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import speculative_generate
+from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.tree import tree_generate
 
 FRESH = "nanogpt arena --new"  # what writes a file to begin with
@@ -85,14 +85,15 @@ class Entry:
 
     path: Path
     draft: object
-    K: int | str | None
+    K: int | None
     rule: str
     seconds: float
+    policy: str | None = None
 
     @property
     def proposes(self) -> bool:
         """Whether it makes trees, and is decoded by tree_generate."""
-        return hasattr(self.draft, "propose")
+        return isinstance(self.draft, Proposer)
 
 
 @contextlib.contextmanager
@@ -150,17 +151,19 @@ def enter_with(names: dict, path: Path, arena: Arena) -> Entry:
     with blamed(path, "make_draft fails"):
         seconds, draft = clock(lambda: make(*given[: len(takes)]))
     check_untouched(arena)
-    K, rule, window = names.get("K"), names.get("RULE", "token"), arena.target.config.block_size
-    entry = Entry(path, draft, K, rule, seconds)
+    K, rule, policy = names.get("K"), names.get("RULE", "token"), names.get("POLICY")
+    entry, window = Entry(path, draft, K, rule, seconds, policy), arena.target.config.block_size
     check_interface(draft, arena.target)
     if rule not in list(RULES):
         raise Refused(f"RULE is {rule!r}; it must be one of {', '.join(RULES)}")
-    if entry.proposes and (K is not None or rule != "token"):
-        raise Refused("a draft with propose decides itself how much it guesses: leave K, RULE out")
+    if entry.proposes and (K is not None or policy is not None or rule != "token"):
+        raise Refused("a Proposer decides itself how much it guesses: leave K, POLICY, RULE out")
     whole = isinstance(K, int) and not isinstance(K, bool)
-    if not (K is None or K in POLICIES or (whole and 1 <= K < window)):
+    if not (K is None or (whole and 1 <= K < window)):
+        raise Refused(f"K is {K!r}; it must be a whole number in 1 … {window - 1}")
+    if policy is not None and (K is not None or policy not in POLICIES):
         known = ", ".join(map(repr, POLICIES))
-        raise Refused(f"K is {K!r}; it must be a whole number in 1 … {window - 1}, or of {known}")
+        raise Refused(f"POLICY is {policy!r}; it must be one of {known}, and K left out beside it")
     return entry
 
 
@@ -185,16 +188,18 @@ def check_interface(draft, target: GPTLanguageModel) -> None:
     vocab_size = target.config.vocab_size
     if draft is None:
         raise Refused("make_draft returns None; end it with `return draft`")
-    ways = [name for name in ("get_probs", "propose") if callable(getattr(draft, name, None))]
-    if not ways or isinstance(draft, type):
+    guesses = isinstance(draft, Proposer) or "get_probs" in dir(draft)
+    if not guesses or isinstance(draft, type):
         kind = f"the class {draft.__name__}" if isinstance(draft, type) else type(draft).__name__
-        raise Refused(f"make_draft returns {kind}, not an object with get_probs(context)")
-    if getattr(draft, "vocab_size", None) != vocab_size:
+        like = "get_probs(context), and no Proposer of nanogpt.drafts.protocol"
+        raise Refused(f"make_draft returns {kind}, not an object with {like}")
+    size = draft.vocab_size if "vocab_size" in dir(draft) else "missing"
+    if size != vocab_size:
         raise Refused(
-            f"its vocab_size is {getattr(draft, 'vocab_size', 'missing')}; the target has "
-            f"{vocab_size} tokens, and they must share one tokenizer"
+            f"its vocab_size is {size}; the target has {vocab_size} tokens, and they must share "
+            "one tokenizer"
         )
-    if getattr(draft, "target", target) is not target:
+    if isinstance(draft, Proposer) and draft.target not in (None, target):
         raise Refused("its attribute `target` is another model; that name is for the given target")
 
 
@@ -211,7 +216,7 @@ def judge(entry: Entry, arena: Arena) -> Iterator[tuple[str, str]]:
             yield "trees", check_trees(entry, arena)
         else:
             yield "q", check_q(entry, arena)
-            if hasattr(entry.draft, "chain"):
+            if isinstance(entry.draft, ChainDraft):
                 yield "chain", check_chain(entry, arena)
         yield "exact", check_joint(entry, arena)
         yield "greedy", check_same_text(entry, arena)
@@ -334,7 +339,7 @@ def check_chain(entry: Entry, arena: Arena, n: int = 2000) -> str:
     By enumeration for the first guess or two, and by χ² for about n of chains of K. Raises Refused.
     """
     V, asked = arena.tokenizer.vocab_size, [c for c in questions(arena) if len(c) > 2]
-    K = entry.K if isinstance(entry.K, int) else 4
+    K = entry.K or 4
     for context in asked:
         with global_seed(1):
             candidates, q = chained(entry, arena, context, K, RandomSource(3))
@@ -458,19 +463,16 @@ def check_drawn(nodes: list[tuple[int, int, Tensor]]) -> str:
     return f"χ² of {len(nodes)} guesses: {', '.join(said)}"
 
 
-class Heard:
+class Heard(Proposer):
     """A draft whose trees are looked at, one by one, before they are verified.
 
-    nodes: of each guess its depth, its token, and its q (V,). Everything else of the draft is
-    passed on.
+    nodes: of each guess its depth, its token, and its q (V,).
     """
 
     def __init__(self, entry: Entry, arena: Arena):
-        self.entry, self.V = entry, arena.tokenizer.vocab_size
+        self.entry, self.vocab_size = entry, arena.tokenizer.vocab_size
+        self.reads, self.layers = entry.draft.reads, entry.draft.layers
         self.nodes: list[tuple[int, int, Tensor]] = []
-
-    def __getattr__(self, name):
-        return getattr(self.entry.draft, name)
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng) -> Tree:
         """The draft's tree. Raises Refused if it is none."""
@@ -482,10 +484,10 @@ class Heard:
         if not isinstance(tree, Tree):
             raise Refused(f"propose returns a {type(tree).__name__}; it must be a generate.Tree")
         N = len(tree.tokens)
-        if not_tokens(tree.tokens, self.V) or len(tree.parents) != N:
+        if not_tokens(tree.tokens, self.vocab_size) or len(tree.parents) != N:
             raise Refused(
                 f"propose returns tokens {tree.tokens!r:.60} with {len(tree.parents)} parents; it "
-                f"must be a list of int in 0 … {self.V - 1}, and a parent for each"
+                f"must be a list of int in 0 … {self.vocab_size - 1}, and a parent for each"
             )
         depths = []
         for node, parent in enumerate(tree.parents):
@@ -494,7 +496,7 @@ class Heard:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
         if max(depths, default=0) > most:
             raise Refused(f"propose returns a tree {max(depths)} deep, where {most} were allowed")
-        fault = fault_of(tree.q, (N, self.V))
+        fault = fault_of(tree.q, (N, self.vocab_size))
         if fault:
             raise Refused(f"propose: q {fault}")
         for node, (token, q) in enumerate(zip(tree.tokens, tree.q, strict=True)):
@@ -594,11 +596,11 @@ def check_joint(entry: Entry, arena: Arena) -> str:
 
 def decoded_by(draft, rule: str, target, prompt, n: int, K: int, sampling, rng) -> tuple[int, ...]:
     """n tokens of the real loop with a draft: K guesses a round and a rule, or what it proposes."""
-    if hasattr(draft, "propose"):
-        made = tree_generate(target, draft, prompt, n, sampling=sampling, rng=rng)
+    if isinstance(draft, Proposer):
+        made = tree_generate(target, draft, prompt, n, sampling, rng)
     else:
-        judged = {"K": K, "accept": RULES[rule]}
-        made = speculative_generate(target, draft, prompt, n, sampling=sampling, rng=rng, **judged)
+        steps = replace(CHAIN, accept=RULES[rule])
+        made = speculative_generate(target, draft, prompt, n, K, sampling, rng, steps=steps)
     return tuple(made.tokens)
 
 

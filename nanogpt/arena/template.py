@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import torch
 
-from nanogpt.sampling import table_rows
-
 K = 4  # guesses a round. Without this line the arena chooses; RULE = "block" judges them as a block
 
 
@@ -27,7 +25,7 @@ class TrigramDraft:
         three = torch.bincount(triples, minlength=V**3).view(V, V, V) + 4 * two
         three /= three.sum(-1, keepdim=True)
         self.vocab_size = V
-        self.two, self.three = table_rows(two), table_rows(three.view(V * V, V))
+        self.two, self.three = list(two), list(three.view(V * V, V))
 
     def get_probs(self, context):
         """q (V,) of the token after `context`, of which the last two tokens are read."""

@@ -15,9 +15,9 @@ from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.grown import Grown
-from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS
+from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
 from nanogpt.fused import TARGETS
-from nanogpt.generate import Generation, autoregressive_generate
+from nanogpt.generate import Generation, Proposer, autoregressive_generate
 from nanogpt.measure.clock import DEVICES, clock
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
@@ -65,19 +65,21 @@ def main(arguments: list[str] | None = None) -> None:
     request = {"prompt_tokens": prompt, "max_new_tokens": given.tokens, "sampling": sampling}
     guessed = f"K = {K}"
     if given.draft in PROPOSERS:
-        draft = PROPOSERS[given.draft](target, ngram.load(), K)
+        draft = proposer(given.draft, target, ngram.load(), K)
     else:
         draft = DRAFTS[given.draft](tokens, V, target.device)
     if given.tree:  # at temperature 0 there is one token to draw, so the likeliest are taken
         draft = Grown(draft, given.tree, "without" if sampling.temperature else "fixed")
         guessed = f"a tree of widths {' '.join(map(str, given.tree))}"
-    target = getattr(draft, "target", target)  # what it guesses for, if it has its own
+    guesses_trees = isinstance(draft, Proposer)
+    if guesses_trees:
+        target = draft.target or target  # what it guesses for, if it has its own
 
     def plain() -> Generation:
         return autoregressive_generate(target, **request, rng=RandomSource(seed))
 
     def speculative() -> Generation:
-        if hasattr(draft, "propose"):
+        if guesses_trees:
             return tree_generate(target, draft, **request, rng=RandomSource(seed))
         return speculative_generate(target, draft, K=K, **request, rng=RandomSource(seed))
 

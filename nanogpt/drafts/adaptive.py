@@ -18,7 +18,6 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR
-from nanogpt.sampling import RowMemory
 from nanogpt.speculative import Policy
 from nanogpt.theory import best_K
 
@@ -89,19 +88,21 @@ class StopRule:
     """
 
     def __init__(self, weights: list[float]):
-        self.weights, self.predictions = weights, RowMemory()
+        self.weights = weights
+        self.prepared: dict[int, tuple[Tensor, float]] = {}  # by the id of a row that is kept
 
     def __call__(self, q: Tensor) -> float:
-        predicted = self.predictions.recall(q)
-        if predicted is None:
-            score = sum(w * x for w, x in zip(self.weights, features(q), strict=True))
-            predicted = 1 / (1 + math.exp(-score))
-        return predicted
+        if id(q) in self.prepared:
+            return self.prepared[id(q)][1]
+        score = sum(w * x for w, x in zip(self.weights, features(q), strict=True))
+        return 1 / (1 + math.exp(-score))
 
     def prepare(self, rows: list[Tensor]) -> None:
-        """Predict for the rows q (V,) of a table now, so that decoding only has to look it up."""
-        for q in rows:
-            self.predictions.remember(q, self(q))
+        """Predict for the rows q (V,) of a table now, so that decoding only has to look it up.
+
+        The rows must stay as they are.
+        """
+        self.prepared |= {id(q): (q, self(q)) for q in rows}
 
 
 def fit_stop(x: Tensor, alpha: Tensor, steps: int = 30) -> StopRule:

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import keep_path
-from nanogpt.generate import Text, Tree
-from nanogpt.sampling import RandomSource, Sampling, Table, Uniforms
+from nanogpt.generate import Proposer, Text, Tree
+from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabilities
 
 Outcome = tuple[int, int]  # k accepted, then this token
 LATEST = 2000  # answers that are remembered
@@ -364,10 +364,11 @@ class Drafter:
         q = self.question.sampling.of_probs(raw)
         if self.C < 1:
             q = tilted(q, raw, [self.fans[len(rollouts[i].tokens)] for i in short], self.C)
-        table, q = Table(q), q.numpy()
+        check_probabilities(q)
+        q, cdf = q.numpy(), q.numpy().cumsum(axis=-1)
         for row, i in enumerate(short):
             rollout = rollouts[i]
-            token = rollout.source.categorical(table, row)
+            token = rollout.source.categorical(q[row], cdf[row])
             rollout.nodes.append(self.tree.add(rollout.nodes[-1], token))
             rollout.tokens.append(token)
             rollout.q.append(q[row])
@@ -538,7 +539,7 @@ class Worker:
         raise TimeoutError
 
 
-class AheadDraft:
+class AheadDraft(Proposer):
     """A draft for tree_generate whose drafter works while the target verifies.
 
     by: an Inline or a Worker. shared: draw the guesses from the verifier's source, which only an
@@ -568,7 +569,7 @@ class AheadDraft:
         answer = self.by.ask(Question(*asks))
         self.note(answer, (asked, time.perf_counter()))
         tokens = answer.tokens
-        return Tree(tokens, list(range(-1, len(tokens) - 1)), torch.from_numpy(answer.q))
+        return Tree.chain(tokens, torch.from_numpy(answer.q))
 
     def note(self, answer: Answer, wait: tuple[float, float]) -> None:
         """Remember an answer and how long it took, and forget what is long past."""

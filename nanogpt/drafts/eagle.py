@@ -8,8 +8,8 @@ Its next guess starts from its own feature, until the target has read the tokens
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Text, Tree
+from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask, side_by_side, tree_mask
 from nanogpt.sampling import RandomSource, Sampling
 
@@ -212,7 +212,19 @@ class JointLoss:
         return own + weight * ahead
 
 
-class EagleDraft:
+@dataclass
+class Pairs:
+    """What a head has read of a text: the cache of its pairs, and how many of them are true.
+
+    start: where the text's context began then; after a restart, all positions are new.
+    """
+
+    start: int
+    past: Tensor  # (2, 1, n_head, P, hs)
+    true: int = 0
+
+
+class EagleDraft(Proposer):
     """Guesses a chain of up to K tokens, each drawn from the head's q after those before it.
 
     Once a token is cached by the target, the head reads its true feature, all new ones in one pass,
@@ -220,18 +232,19 @@ class EagleDraft:
     Raises ValueError for K < 1.
     """
 
+    reads = True  # the features
+
     def __init__(self, target: GPTLanguageModel, head: EagleHead, K: int = 3):
         if isinstance(K, bool) or not isinstance(K, int) or K < 1:
             raise ValueError(f"K is {K!r}; it must be a whole number from 1")
         self.head, self.K, self.layers = head.share(target), K, head.layers
         self.vocab_size, self.device = target.config.vocab_size, target.device
-        self.of, self.past, self.true = None, head.empty(), 0
 
     @torch.no_grad()
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """Up to min(K, most) guesses, q (N, V); none where no token has been read yet."""
         if text.hidden is None or most < 1:
-            return Tree([], [], torch.empty(0, self.vocab_size).double())
+            return Tree.empty(self.vocab_size)
         out, past = self.read(text)
         return self.guess(out, past, min(self.K, most), sampling, rng)
 
@@ -241,13 +254,13 @@ class EagleDraft:
         They are (feature of the first token, second token) … (feature of the last cached token,
         current token). Only those not read before are read, in one pass.
         """
-        P, of = len(text.hidden), (weakref.ref(text), text.prefills)
-        if self.of != of:  # another text, or a restart: new positions, so new features
-            self.of, self.past, self.true = of, self.head.empty(), 0
-        known = min(self.true, P - 1)  # the last pair is always read: a guess starts from it
+        P, pairs = len(text.hidden), text.memory(self, lambda: Pairs(0, self.head.empty()))
+        if pairs.start != text.start:  # a restart: new positions, so new features
+            pairs.start, pairs.true = text.start, 0
+        known = min(pairs.true, P - 1)  # the last pair is always read: a guess starts from it
         tokens = torch.tensor([text.tokens[known - P :]], device=self.device)
-        out, past = self.head(text.hidden[None, known:], tokens, self.past[..., :known, :])
-        self.past, self.true = past, P
+        out, past = self.head(text.hidden[None, known:], tokens, pairs.past[..., :known, :])
+        pairs.past, pairs.true = past, P
         return out[:, -1:], past
 
     def guess(
@@ -260,9 +273,9 @@ class EagleDraft:
             tokens.append(rng.categorical(q))
             rows.append(q)
             if len(tokens) == K:
-                return Tree(tokens, list(range(-1, K - 1)), torch.stack(rows))
+                return Tree.chain(tokens, torch.stack(rows))
             token = torch.tensor([tokens[-1:]], device=self.device)
-            # Its own output in place of a feature; the entry is in `past` and not in self.past.
+            # Its own output in place of a feature; the entry is in `past` and not in what is kept.
             out, past = self.head(out, token, past)
 
 

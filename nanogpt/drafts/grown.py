@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nanogpt.generate import Text, Tree
+from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
 
 
-class Grown:
+class Grown(Proposer):
     """Grows trees from a draft with get_probs: widths[d] children for every node at depth d.
 
     siblings: "with" replacement, "without", or "fixed" (the draft's likeliest ones, not drawn,
@@ -20,7 +20,7 @@ class Grown:
     Raises ValueError for a width below 1, or another word.
     """
 
-    def __init__(self, draft, widths: Sequence[int], siblings: str = "without"):
+    def __init__(self, draft: Draft, widths: Sequence[int], siblings: str = "without"):
         if siblings not in ("with", "without", "fixed"):
             raise ValueError(f"siblings is {siblings!r}; use 'with', 'without' or 'fixed'")
         if not widths or any(not isinstance(w, int) or w < 1 for w in widths):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Text, Tree
+from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.model import Begun, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 
@@ -76,13 +76,15 @@ def layerskip_loss(model, x: Tensor, y: Tensor, generator, most: float = 0.1) ->
     return sum(w * each for w, each in zip(weights, losses, strict=True)) / sum(weights)
 
 
-class EarlyExitDraft:
+class EarlyExitDraft(Proposer):
     """Guesses a chain with the target's first `depth` blocks and a head on top of them.
 
     head: streams (..., C) -> logits (..., V). K: the most tokens a round. The blocks see each token
     once, for draft and verification alike: what they wrote travels in the tree (`Tree.begun`).
     Raises ValueError for a depth that the target does not have, or K < 1.
     """
+
+    reads = True  # the target's cache
 
     def __init__(self, target: GPTLanguageModel, depth: int, head: Callable, K: int = 3):
         if not 1 <= depth <= target.config.n_layer:
@@ -110,9 +112,9 @@ class EarlyExitDraft:
             rows.append(q)
             streams.append(stream)
         if not tokens:
-            return Tree([], [], torch.empty(0, self.vocab_size).double())
+            return Tree.empty(self.vocab_size)
         begun = Begun(self.depth, torch.cat(streams, dim=1), past_kvs)
-        return Tree(tokens, list(range(-1, len(tokens) - 1)), torch.stack(rows), begun)
+        return Tree.chain(tokens, torch.stack(rows), begun)
 
 
 def save_exits(path: Path, exits: nn.ModuleDict, tokenizer: CharTokenizer, facts: dict) -> None:
@@ -187,7 +189,7 @@ def sink_and_window(P: int, sink: int, window: int) -> Tensor:
     return (seen < sink) | (seen > P - window)
 
 
-class CopyDraft:
+class CopyDraft(Proposer):
     """Guesses a chain with a copy of the target that goes on from the target's own cache.
 
     model: the target itself, or one like it with other weights, in the target's form (per-head or
@@ -197,6 +199,8 @@ class CopyDraft:
     Chen et al. 2024).
     Raises ValueError for K < 1, window < 1 or sink < 0.
     """
+
+    reads = True  # the target's cache
 
     def __init__(self, model, K: int = 3, window: int | None = None, sink: int = 0):
         check_whole(1, K=K, window=1 if window is None else window)
@@ -220,8 +224,7 @@ class CopyDraft:
             token = rng.categorical(q)
             tokens.append(token)
             rows.append(q)
-        q = torch.stack(rows) if rows else torch.empty(0, self.vocab_size).double()
-        return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
+        return Tree.chain(tokens, torch.stack(rows)) if tokens else Tree.empty(self.vocab_size)
 
 
 def int8_product(linear: nn.Linear) -> Callable[[Tensor], Tensor] | None:

@@ -6,17 +6,17 @@ a pool of n-grams and tried later (lookahead decoding). All q are one-hot: nothi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 
-from nanogpt.generate import Text, Tree
+from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
 
 
-class JacobiDraft:
+class JacobiDraft(Proposer):
     """Guesses a chain of m tokens: what the last pass said after each of its guesses.
 
     At first, and at the open end, the last token is repeated. At temperature 0 this is Jacobi
@@ -37,7 +37,7 @@ class JacobiDraft:
             last = text.rounds[-1]
             guesses = last.target_probs.argmax(-1).tolist()[len(last.emitted) :]
         guesses += [(guesses or text.tokens)[-1]] * n
-        return Tree(guesses[:n], list(range(-1, n - 1)), self.one_hot[guesses[:n]])
+        return Tree.chain(guesses[:n], self.one_hot[guesses[:n]])
 
 
 class NGramPool:
@@ -64,16 +64,16 @@ class Window:
     """A text's lookahead window: rows of guesses, and the pool of n-grams that they left.
 
     rows[j][i] is the guess for the place i + j after the current token, rows[0][0] being that token
-    itself. asked: the tokens of the last tree; ends: its nodes of the last row.
+    itself. asked: after how many rounds the last tree was; ends: its nodes of the last row.
     """
 
     rows: list[list[int]]
     pool: NGramPool
-    asked: list[int] | None = None
+    asked: int | None = None
     ends: list[int] | None = None
 
 
-class LookaheadDraft:
+class LookaheadDraft(Proposer):
     """Lookahead decoding (Fu et al. 2024): a window of W columns, n-grams of N tokens, G at a time.
 
     Row 0 of the window continues the text; below each of its tokens hangs a column of N - 2 more,
@@ -89,22 +89,20 @@ class LookaheadDraft:
             raise ValueError(f"W, N, G are {W}, {N}, {G}; it takes W >= 1, N >= 2 and G >= 0")
         self.vocab_size, self.W, self.N, self.G = vocab_size, W, N, G
         self.one_hot = torch.eye(vocab_size, dtype=torch.float64)
-        self.windows: WeakKeyDictionary[Text, Window] = WeakKeyDictionary()
 
-    def window_of(self, text: Text) -> Window:
-        """The text's window; a new one holds the text's last tokens, and an empty pool."""
-        if text not in self.windows:
-            size = self.W * (self.N - 1)
-            fill = (text.tokens * size)[-size:]
-            rows = [fill[at : at + self.W] for at in range(0, size, self.W)]
-            self.windows[text] = Window(rows, NGramPool(self.G))
-        return self.windows[text]
+    def window(self, text: Text) -> Window:
+        """A new window for the text: its last tokens, and an empty pool."""
+        size = self.W * (self.N - 1)
+        fill = (text.tokens * size)[-size:]
+        rows = [fill[at : at + self.W] for at in range(0, size, self.W)]
+        return Window(rows, NGramPool(self.G))
 
     def move(self, window: Window, text: Text) -> None:
         """A step on: what the last pass said after the last row is the new last row."""
-        if text.rounds and text.rounds[-1].candidates is window.asked:
+        if window.asked == len(text.rounds) - 1:  # the last round verified it, or its beginning
             said = text.rounds[-1].target_probs.argmax(-1).tolist()
-            new = [said[node + 1] for node in window.ends]
+            verified = itertools.takewhile(lambda node: node + 1 < len(said), window.ends)
+            new = [said[node + 1] for node in verified]
             for gram in zip(*window.rows, new, strict=False):  # columns that were cut made none
                 window.pool.add(gram)
             window.rows = [*window.rows[1:], new + window.rows[-1][len(new) :]]
@@ -112,7 +110,7 @@ class LookaheadDraft:
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """The window and the n-grams, cut at depth `most`. q (nodes, V) is one-hot."""
-        window = self.window_of(text)
+        window = text.memory(self, lambda: self.window(text))
         self.move(window, text)
         nodes: dict[tuple[int, int], int] = {}  # (parent, token): node
 
@@ -129,6 +127,6 @@ class LookaheadDraft:
             node = -1
             for token in gram[:most]:
                 node = grown(node, token)
-        window.asked, window.ends = [token for _, token in nodes], row
-        parents = [parent for parent, _ in nodes]
-        return Tree(window.asked, parents, self.one_hot[window.asked])
+        window.asked, window.ends = len(text.rounds), row
+        tokens = [token for _, token in nodes]
+        return Tree(tokens, [parent for parent, _ in nodes], self.one_hot[tokens])

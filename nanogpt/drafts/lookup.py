@@ -13,8 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nanogpt.sampling import table_rows
-
 
 class PromptLookupDraft:
     """Guesses what followed the first earlier occurrence of the last few tokens (Saxena 2023).
@@ -81,4 +79,4 @@ def one_hot_rows(vocab_size: int) -> list[Tensor]:
         raise ValueError(
             f"the vocabulary has {vocab_size} tokens; these drafts search bytes, so 256 at most"
         )
-    return table_rows(torch.eye(vocab_size, dtype=torch.float64))
+    return list(torch.eye(vocab_size, dtype=torch.float64))

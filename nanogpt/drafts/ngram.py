@@ -20,12 +20,13 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.sampling import RandomSource, Table
+from nanogpt.generate import ChainDraft, Draft
+from nanogpt.sampling import RandomSource, check_probabilities
 
 DISTILLED = DATA_DIR / "checkpoints" / "ngram.safetensors"
 
 
-class NGramDraft:
+class NGramDraft(Draft):
     """Guesses the next token from the longest context that it knows.
 
     Node 0 is the empty context, and parents come before their children. `parents`, `tokens` (N,):
@@ -49,40 +50,39 @@ class NGramDraft:
                 break
             i = longer
         if self.rows[i] is None:
-            with torch.inference_mode(False):  # a row of inference mode cannot be remembered
-                q = self.table[i].double()
-                self.rows[i] = q / q.sum()  # to float64's last bit: the claimed q is the drawn q
+            q = self.table[i].double()
+            self.rows[i] = q / q.sum()  # to float64's last bit: the claimed q is the drawn q
         return self.rows[i]
 
 
-class NGramAutomaton(NGramDraft):
+class NGramAutomaton(NGramDraft, ChainDraft):
     """The same guesses, many in a row: it follows the text forwards, one look-up a token.
 
     parents, tokens (N,): in the order of `link`; table (N, V), whose rows become float64 at once.
+    Their running sums are made once, too, so the table must stay as it is.
     Raises ValueError if a row is no distribution.
     """
 
     def __init__(self, parents: np.ndarray, tokens: np.ndarray, table: Tensor):
-        with torch.inference_mode(False):  # what is made in inference mode cannot be remembered
-            table = table.double()
-            table = table / table.sum(dim=-1, keepdim=True)
+        table = table.double()
+        table = table / table.sum(dim=-1, keepdim=True)
+        check_probabilities(table)
         super().__init__(parents, tokens, table)
-        self.ready = Table(table)
-        self.rows = self.ready.rows()
+        self.rows = list(table.unbind())
+        # Of all rows, one after another: bisect reads them faster than an ndarray.
+        self.sums = memoryview(table.numpy().cumsum(axis=-1).ravel())
         after, nodes, self.order = automaton(parents, tokens, self.vocab_size)
         self.after, self.nodes = memoryview(after), memoryview(nodes)
 
     def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
         """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from."""
-        if self.ready.version != self.table._version:  # somebody changed a row
-            self.ready = Table(self.table)
-        after, nodes, ready = self.after, self.nodes, self.ready
+        after, nodes, sums, V = self.after, self.nodes, self.sums, self.vocab_size
         candidates, rows, state = [], [], 0
         for token in context[-self.order :]:
             state = after[state, token]
         for _ in range(K):
             row = nodes[state]
-            token = rng.categorical(ready, row)
+            token = rng.categorical(self.rows[row], sums[row * V : row * V + V])
             state = after[state, token]
             candidates.append(token)
             rows.append(row)

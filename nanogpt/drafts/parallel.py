@@ -8,7 +8,6 @@ of its own for all places at once, and may tell each place afterwards what was d
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import Text, Tree
 from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
+from nanogpt.generate import Proposer, Text, Tree
+from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
@@ -69,7 +70,7 @@ def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return loss
 
 
-class MedusaDraft:
+class MedusaDraft(Proposer):
     """Guesses with Medusa's heads, all of them from the hidden state that is there already.
 
     By default a chain: its i-th token is drawn from head i's own q. With `parents` and `ranks` a
@@ -77,6 +78,8 @@ class MedusaDraft:
     head at its depth, and its q is one-hot, for it was not drawn.
     Raises ValueError for a tree deeper than there are heads, or without a rank for each node.
     """
+
+    reads = True  # the hidden states
 
     def __init__(
         self,
@@ -102,13 +105,13 @@ class MedusaDraft:
         current token, and head 1 guesses the next.
         """
         if text.hidden is None or most < 1:
-            return Tree([], [], torch.empty(0, self.vocab_size, dtype=torch.float64))
+            return Tree.empty(self.vocab_size)
         logits = self.heads(text.hidden[-1])[:most]  # (depth, V)
         if self.parents is not None:
             return self.fixed(logits.argsort(descending=True, stable=True).tolist())
         q = sampling.probs(logits)
         tokens = [rng.categorical(row) for row in q]
-        return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
+        return Tree.chain(tokens, q)
 
     def fixed(self, order: list[list[int]]) -> Tree:
         """The tree filled with tokens: order[d] are those for depth d, the likeliest first.
@@ -304,7 +307,7 @@ def block_loss(drafter, target, x: Tensor, generator, n_starts: int = 24) -> Ten
     return (far * nats).sum() / far.sum()
 
 
-class BlockDraft:
+class BlockDraft(Proposer):
     """Guesses a chain of up to K tokens from one pass of a block drafter.
 
     markov: each token is drawn from its logits corrected by the token drawn before it; otherwise
@@ -312,30 +315,32 @@ class BlockDraft:
     Raises ValueError unless 1 <= K <= the drafter's (the default).
     """
 
+    reads = True  # the hidden states
+
     def __init__(self, target: GPTLanguageModel, drafter: BlockDrafter, K=None, markov=True):
         self.K = drafter.K if K is None else K
         if not 1 <= self.K <= drafter.K:
             raise ValueError(f"K is {K}; this drafter has 1 to {drafter.K} places")
         self.drafter, self.lm_head, self.markov = drafter, target.lm_head, markov
         self.layers, self.vocab_size = drafter.layers, drafter.config.vocab_size
-        self.kept = weakref.WeakKeyDictionary()  # of a text: its prefills, projected features
 
     def seen(self, text: Text) -> Tensor:
         """Its last features (w, C), each projected once; a restart makes all of them new."""
-        prefills, seen = self.kept.get(text, (None, None))
-        if prefills != text.prefills:
-            seen = self.drafter.project(text.hidden)
-        elif len(seen) < len(text.hidden):
-            seen = torch.cat([seen, self.drafter.project(text.hidden[len(seen) :])])
-        self.kept[text] = text.prefills, seen
-        return seen[-self.drafter.reach :]
+        kept = text.memory(self, lambda: {"start": None})
+        if kept["start"] != text.start or len(kept["features"]) > len(text.hidden):
+            kept |= {"start": text.start, "features": self.drafter.project(text.hidden[:0])}
+        known = len(kept["features"])
+        if known < len(text.hidden):
+            new = self.drafter.project(text.hidden[known:])
+            kept["features"] = torch.cat([kept["features"], new])
+        return kept["features"][-self.drafter.reach :]
 
     @torch.no_grad()
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of min(K, most) guesses; empty where no token has been read yet."""
         n = min(self.K, most)
         if text.hidden is None or n < 1:
-            return Tree([], [], torch.empty(0, self.vocab_size, dtype=torch.float64))
+            return Tree.empty(self.vocab_size)
         before = torch.tensor(text.tokens[-1:], device=text.hidden.device)
         logits = self.lm_head(self.drafter(self.seen(text)[None], before)[0, :n])  # (n, V)
         tokens, rows = [], []
@@ -344,7 +349,7 @@ class BlockDraft:
             rows.append(sampling.probs(row))
             tokens.append(rng.categorical(rows[-1]))
             before = before.new_tensor(tokens[-1:])
-        return Tree(tokens, list(range(-1, n - 1)), torch.stack(rows))
+        return Tree.chain(tokens, torch.stack(rows))
 
 
 def save_block(path: Path, drafter: BlockDrafter, tokenizer: CharTokenizer, facts: dict) -> None:

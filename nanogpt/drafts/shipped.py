@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from nanogpt.drafts import eagle, itself, ngram, parallel, transformer
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.grown import Grown, sparse_tree
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.sampling import table_rows
-
-
-def counted_bigram(tokens: Tensor, vocab_size: int) -> BigramDraftModel:
-    """The bigram of tokens (N,), the running sums of its rows remembered."""
-    draft = BigramDraftModel(tokens, vocab_size)
-    draft.rows = table_rows(draft.table)
-    return draft
-
+from nanogpt.generate import Proposer
 
 DRAFTS: dict[str, Callable] = {  # of the tokens to count, the vocabulary's size, and a device
-    "bigram": lambda tokens, V, device="cpu": counted_bigram(tokens, V),  # tables are on the CPU
+    "bigram": lambda tokens, V, device="cpu": BigramDraftModel(tokens, V),  # tables are on the CPU
     "counts": lambda tokens, V, device="cpu": ngram.count_ngrams(tokens, V, order=4, smoothing=4),
     "distilled": lambda tokens, V, device="cpu": ngram.load(),
     "lookup": lambda tokens, V, device="cpu": PromptLookupDraft(V),
@@ -61,21 +51,21 @@ def mtp_draft(target, table, K: int):
     return draft
 
 
-PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target: of it, a table, K
+PROPOSERS: dict[str, Callable] = {  # of the target, a table, K, and for some the number of nodes
     "exit": lambda target, table, K: itself.EarlyExitDraft(
         target, 1, itself.load_exits(device=target.device)[1], K
     ),
     "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load(device=target.device)),
-    "medusa-tree": lambda target, table, K: parallel.MedusaDraft(
-        parallel.load(device=target.device), *sparse_tree(parallel.load_accuracies(), K)
+    "medusa-tree": lambda target, table, K, nodes: parallel.MedusaDraft(
+        parallel.load(device=target.device), *sparse_tree(parallel.load_accuracies()[:K], nodes)
     ),
     "tree": lambda target, table, K: Grown(table, [2, 2, *[1] * (K - 2)][:K], "without"),
     "eagle": lambda target, table, K: eagle.EagleDraft(target, eagle.load(device=target.device), K),
     "eagle3": lambda target, table, K: eagle.EagleDraft(
         target, eagle.load(eagle.EAGLE3, target.device), K
     ),
-    "eagle-tree": lambda target, table, K: eagle.EagleTree(
-        target, eagle.load(eagle.EAGLE3, target.device), nodes=K
+    "eagle-tree": lambda target, table, K, nodes: eagle.EagleTree(
+        target, eagle.load(eagle.EAGLE3, target.device), K=K, nodes=nodes
     ),
     "mtp": mtp_draft,
     "jacobi": lambda target, table, K: JacobiDraft(target.config.vocab_size, K),
@@ -87,8 +77,21 @@ PROPOSERS: dict[str, Callable] = {  # drafts that guess trees or read the target
         target, parallel.load_block(device=target.device), K
     ),
 }
-BEST_PROPOSED = {  # guesses; of the trees their nodes, of "tree" its depth, of "lookahead" W and G
-    **{"exit": 2, "medusa": 4, "medusa-tree": 12, "tree": 8},
-    **{"eagle": 2, "eagle3": 3, "eagle-tree": 8, "mtp": 2},
+BEST_PROPOSED = {  # K; of "lookahead", how many columns and n-grams
+    **{"exit": 2, "medusa": 4, "medusa-tree": 4, "tree": 8},
+    **{"eagle": 2, "eagle3": 3, "eagle-tree": 4, "mtp": 2},
     **{"jacobi": 3, "lookahead": 3, "block-apart": 3, "block-markov": 4},
 }
+NODES = {"medusa-tree": 12, "eagle-tree": 8}  # of trees that are made as large as one likes
+
+
+def proposer(name: str, target, table, K: int, nodes: int | None = None) -> Proposer:
+    """A draft of PROPOSERS. nodes: those of its tree, by default the ones of NODES.
+
+    Raises ValueError for nodes where a draft has no choice.
+    """
+    if name in NODES:
+        return PROPOSERS[name](target, table, K, nodes or NODES[name])
+    if nodes is not None:
+        raise ValueError(f"{name} has no nodes to choose; leave them out, or use one of {[*NODES]}")
+    return PROPOSERS[name](target, table, K)

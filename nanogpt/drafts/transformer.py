@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nanogpt import checkpoint
-from nanogpt.cache import trim_kv_cache
+from nanogpt.cache import first
 from nanogpt.data import DATA_DIR
+from nanogpt.generate import Draft
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import Sampling
 
@@ -24,7 +25,7 @@ DISTILLED = DATA_DIR / "checkpoints" / "transformer_distilled.safetensors"
 SMALL = GPTConfig(n_layer=1, n_head=2)  # of the shipped ones: 66,432 parameters
 
 
-class TransformerDraft:
+class TransformerDraft(Draft):
     """Guesses with a model, which reads only the tokens that it has not read yet.
 
     `tokens` are those that its cache holds. Asked about a context, it keeps what the two have in
@@ -44,11 +45,15 @@ class TransformerDraft:
         context = context[window_start(len(context), self.model.config.block_size) :]
         kept = common_prefix(self.tokens, context[:-1])  # the last token is always read
         if kept < len(self.tokens):
-            self.past_kvs = trim_kv_cache(self.past_kvs, kept, 0) if kept else None
+            self.past_kvs = first(self.past_kvs, kept) if kept else None
         idx = torch.tensor([context[kept:]], device=self.model.device)
         logits, _, self.past_kvs = self.model(idx, past_kvs=self.past_kvs)
         self.tokens = list(context)
         return Sampling().probs(logits[0, -1])
+
+    def fresh(self) -> TransformerDraft:
+        """A draft of the same model that has read nothing: one for each text."""
+        return TransformerDraft(self.model)
 
 
 def distil_loss(model: GPTLanguageModel, target: GPTLanguageModel, x: Tensor) -> Tensor:

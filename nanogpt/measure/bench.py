@@ -33,21 +33,43 @@ import torch
 from tqdm import tqdm
 
 from nanogpt import checkpoint
-from nanogpt.cache import keep_path, trim_kv_cache
+from nanogpt.cache import first
 from nanogpt.data import check_folders, load_corpus, train_val_split
 from nanogpt.drafts import adaptive, ngram
-from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
+from nanogpt.drafts.shipped import (
+    BEST,
+    BEST_BLOCKS,
+    BEST_PROPOSED,
+    DRAFTS,
+    NODES,
+    PROPOSERS,
+    proposer,
+)
 from nanogpt.fused import TARGETS
-from nanogpt.generate import Generation, Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import (
+    Draft,
+    Generation,
+    Proposer,
+    Text,
+    Tree,
+    autoregressive_generate,
+    prefill,
+)
 from nanogpt.measure.clock import DEVICES, clock, in_turn, keep_memory, prompts_of, wait
-from nanogpt.proof.decoders import loop
-from nanogpt.rules import accept_blockwise, accept_tree
+from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
 from nanogpt.show import figures
-from nanogpt.speculative import accept_reject, draft_tokens, speculative_generate
+from nanogpt.speculative import (
+    CHAIN,
+    Policy,
+    Steps,
+    accept_reject,
+    draft_tokens,
+    speculative_generate,
+)
 from nanogpt.theory import expected_tokens, speed_up
-from nanogpt.tree import Layered, tree_generate
+from nanogpt.tree import TREE, tree_generate
 
 POLICIES = ("acceptance", "entropy", "learned")
 RULES = {"token": accept_reject, "block": accept_blockwise}
@@ -57,14 +79,17 @@ RULES = {"token": accept_reject, "block": accept_blockwise}
 class Setting:
     """One row of the table: what is decoded with what, and judged by which of RULES.
 
-    K is a number or one of POLICIES. A draft of PROPOSERS is judged by accept_tree.
+    K: how deep the draft guesses; policy: one of POLICIES, which chooses it instead; nodes: of a
+    tree. A draft of PROPOSERS is judged by accept_tree.
     """
 
     target: str
     draft: str
-    K: int | str
+    K: int | None
     temperature: float
     rule: str = "token"
+    policy: str | None = None
+    nodes: int | None = None
 
 
 BLOCKS = [
@@ -78,45 +103,58 @@ SHORT = BLOCKS + [
 ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
 ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (16, 24, 31)]
-ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in POLICIES]
+ALL += [Setting(target, "distilled", None, 1.0, policy=p) for target in TARGETS for p in POLICIES]
 ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
 ]
-ALL += [Setting(target, name, K, 1.0) for target in TARGETS for name, K in BEST_PROPOSED.items()]
+ALL += [
+    Setting(target, name, K, 1.0, nodes=NODES.get(name))
+    for target in TARGETS
+    for name, K in BEST_PROPOSED.items()
+]
 
 
 class Timed:
-    """A function or a target whose calls are timed: `seconds` is their sum, `calls` their number.
-
-    What it wraps may be a target, or a draft: passes through its `trunk` or `states` and `lm_head`,
-    and what it proposes, are timed as well. Everything else of it is passed on.
-    """
+    """A function whose calls are timed: `seconds` is their sum, `calls` their number."""
 
     def __init__(self, timed: Callable):
         self.timed, self.seconds, self.calls = timed, 0.0, 0
-        if hasattr(timed, "config"):  # asked for in every round
-            self.config, self.device = timed.config, timed.device
-
-    def clocked(self, function: Callable, *args, **kwargs):
-        """What the function returns, its time added."""
-        wait()
-        started = time.perf_counter()
-        result = function(*args, **kwargs)
-        wait()
-        self.seconds += time.perf_counter() - started
-        return result
 
     def __call__(self, *args, **kwargs):
+        wait()
+        started = time.perf_counter()
+        result = self.timed(*args, **kwargs)
+        wait()
+        self.seconds += time.perf_counter() - started
         self.calls += 1
-        return self.clocked(self.timed, *args, **kwargs)
+        return result
+
+
+class TimedTarget(Timed):
+    """A target whose passes are timed, through its `trunk` and `states` as well; then `lm_head`.
+
+    Everything else of it is passed on.
+    """
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.config, self.device = target.config, target.device  # asked for in every round
+        self.trunk, self.states = Timed(target.trunk), Timed(target.states)
+        self.ln_f, self.lm_head = Timed(target.ln_f), Timed(target.lm_head)
 
     def __getattr__(self, name):
-        part = getattr(self.timed, name)
-        if name in ("trunk", "states"):
-            self.calls += 1
-        if name in ("trunk", "states", "ln_f", "lm_head", "propose"):
-            return functools.partial(self.clocked, part)
-        return part
+        return getattr(self.timed, name)
+
+    @property
+    def spent(self) -> float:
+        """Seconds in the target, all together."""
+        parts = (self, self.trunk, self.states, self.ln_f, self.lm_head)
+        return sum(part.seconds for part in parts)
+
+    @property
+    def passes(self) -> int:
+        """How many passes there were."""
+        return self.calls + self.trunk.calls + self.states.calls
 
 
 @dataclass(frozen=True)
@@ -167,11 +205,13 @@ def batch_times(
     sampling, calls = Sampling(), {}
     for B, n in itertools.product(batches, widths):
         texts = [Text(target, [0] * (cached + 1 - b % 8), n) for b in range(B)]
+        for text in texts:
+            text.read()
         q = torch.eye(target.config.vocab_size, dtype=torch.float64)[[0] * (n - 1)]
-        trees = [Tree([0] * (n - 1), list(range(-1, n - 2)), q)] * B
+        trees = [Tree.chain([0] * (n - 1), q)] * B
         call = functools.partial(verify_batch, target, texts, trees, [sampling] * B)
         for text, (_, _, new_kvs) in zip(texts, call(), strict=True):  # as a round leaves them
-            text.past_kvs = trim_kv_cache(new_kvs, 0, text.cache_len)
+            text.past_kvs = first(new_kvs, text.cache_len)
         calls[B, n] = call
     keep_memory()
     seconds = {cell: [] for cell in calls}
@@ -182,50 +222,41 @@ def batch_times(
     return {cell: median(times) for cell, times in seconds.items()}
 
 
-def decoders_of(draft, K, rule: str) -> tuple[Callable, Callable, dict[str, Timed]]:
-    """The decoder of a setting; the same with a clock on its parts, drafting, judging, and so on.
+def timed_steps(steps: Steps, target: TimedTarget) -> tuple[Steps, dict[str, Callable[[], float]]]:
+    """The same steps with a clock on each, and of each part what it took so far, in seconds.
 
-    Both take a target and a request. A draft that proposes trees is decoded by tree_generate.
+    "prefill": the passes that a draft has the target make before it guesses, which are not its own.
     """
-    if hasattr(draft, "propose"):
-        prefill = Timed(Layered)  # which begins with it
-        parts = {"draft": Timed(draft), "cache": Timed(keep_path), "accept": Timed(accept_tree)}
-        replaced = {"keep_path": parts["cache"], "Layered": prefill}
-        decode = functools.partial(tree_generate, draft=draft)
-        clocked = functools.partial(
-            loop("tree_generate", "tree", replaced), draft=parts["draft"], accept=parts["accept"]
-        )
-    else:
-        judge, prefill = RULES[rule], Timed(Text)
-        parts = {
-            "draft": Timed(draft_tokens),
-            "cache": Timed(trim_kv_cache),
-            "accept": Timed(judge),
-        }
-        replaced = {
-            "draft_tokens": parts["draft"],
-            "trim_kv_cache": parts["cache"],
-            "Text": prefill,
-        }
-        decode = functools.partial(speculative_generate, draft=draft, K=K, accept=judge)
-        clocked = functools.partial(
-            loop("speculative_generate", "speculative", replaced),
-            draft=draft,
-            K=K,
-            accept=parts["accept"],
-        )
-    return decode, clocked, {"prefill": prefill, **parts}
+    timed = {field.name: Timed(getattr(steps, field.name)) for field in dataclasses.fields(steps)}
+    before = 0.0
+
+    def draft(*args):
+        nonlocal before
+        started = target.spent
+        result = timed["draft"](*args)
+        before += target.spent - started
+        return result
+
+    spent = {
+        "prefill": lambda: before,
+        "target": lambda: target.spent - before,
+        "draft": lambda: timed["draft"].seconds - before,
+        "accept": lambda: timed["accept"].seconds,
+        "cache": lambda: timed["trim"].seconds,
+    }
+    return Steps(**{**timed, "draft": draft}), spent
 
 
 def measure(
     target,
-    draft,
+    draft: Draft | Proposer,
     prompt: list[int],
     n: int,
-    K,
+    K: int | None,
     sampling: Sampling,
     seed: int,
     rule: str = "token",
+    policy: Policy | None = None,
 ) -> Pair:
     """Both decoders on one prompt, n tokens each; an odd seed lets the speculative one go first.
 
@@ -233,35 +264,39 @@ def measure(
     K and `rule` are as in a Setting.
     """
     request = {"prompt_tokens": prompt, "max_new_tokens": n, "sampling": sampling}
+    if isinstance(draft, Proposer):
+        steps, decode = TREE, functools.partial(tree_generate, draft=draft, **request)
+    else:
+        steps = dataclasses.replace(CHAIN, accept=RULES[rule])
+        given = {"draft": draft, "K": 4 if K is None else K, "policy": policy}
+        decode = functools.partial(speculative_generate, **given, **request)
+    passes, watched = TimedTarget(target), TimedTarget(target)
+    clocked, spent = timed_steps(steps, watched)
     one, other, again = (RandomSource(seed) for _ in range(3))
-    passes, watched = Timed(target), Timed(target)
-    decode, clocked, parts = decoders_of(draft, K, rule)
     decoders = [
         lambda: autoregressive_generate(target, **request, rng=one),
-        lambda: decode(passes, **request, rng=other),
+        lambda: decode(passes, rng=other, steps=steps),
     ]
     first = seed % 2
     timed = {which: clock(decoders[which]) for which in (first, 1 - first)}
     (plain, _), (seconds, made) = timed[0], timed[1]
-    whole, _ = clock(lambda: clocked(watched, **request, rng=again))
-    fill = parts.pop("prefill").seconds
-    shares = {"prefill": fill / whole, "target": (watched.seconds - fill) / whole}
-    shares |= {name: part.seconds / whole for name, part in parts.items()}
-    return Pair(plain, seconds, passes.seconds, shares, made)
+    whole, _ = clock(lambda: decode(watched, rng=again, steps=clocked))
+    shares = {name: of() / whole for name, of in spent.items()}
+    return Pair(plain, seconds, passes.spent, shares, made)
 
 
-def policy_of(K: int | str, target, draft, sampling: Sampling = Sampling()):
-    """What speculative_generate takes for the K of a Setting."""
-    if K == "acceptance":
+def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()) -> Policy | None:
+    """What speculative_generate takes for the policy of a Setting."""
+    if name == "acceptance":
         return adaptive.by_acceptance(**calibrate(target, draft, sampling))
-    if K == "entropy":
+    if name == "entropy":
         return adaptive.by_entropy(budget=16.0)
-    if K == "learned":
+    if name == "learned":
         stop = adaptive.load_stop()
         if isinstance(draft, ngram.NGramDraft):
             stop.prepare([row for row in draft.rows if row is not None])
         return adaptive.by_prediction(stop, least=0.12)
-    return K
+    return None
 
 
 @torch.inference_mode()
@@ -282,7 +317,7 @@ def calibrate(
         "draft": lambda: draft_tokens(draft, context, 4, sampling, rng),
         "many": lambda: target(many, past_kvs=past_kvs),
         "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
-        "cache": lambda: trim_kv_cache(past_kvs, 1, position - 2),
+        "cache": lambda: first(past_kvs, position - 1),
     }
     # The lower quartile: what else runs on the machine only ever adds.
     cost = in_turn(steps, repeats=times, warm_up=10, quantile=0.25)
@@ -343,12 +378,11 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
         for name in pairs[0].shares
     }
     shares["rest"] = 1 - sum(shares.values())
-    fill = shares["prefill"] * seconds
-    unit = (sum(pair.plain_seconds for pair in pairs) - fill) / tokens  # one token, one pass
+    unit = sum(pair.plain_seconds for pair in pairs) / tokens  # one token, one pass
     K = sum(len(r.candidates) for r in rounds) / len(rounds)
     per_round = {name: share * seconds / len(rounds) / unit for name, share in shares.items()}
     verify = per_round.pop("target")
-    rest = sum(per_round.values()) - per_round["prefill"] - per_round["draft"]
+    rest = sum(per_round.values()) - per_round["draft"]
     if not chain:
         tokens_expected = sum(len(r.emitted) for r in rounds) / len(rounds)
     else:
@@ -375,6 +409,11 @@ HEADER = (
 )
 
 
+def depth(s: Setting) -> str:
+    """How deep a setting's draft guesses, or who says so, and the nodes of its tree."""
+    return f"{s.policy or s.K}" + (f", {s.nodes} n" if s.nodes else "")
+
+
 def line(row: Row) -> str:
     """A row of the table on screen."""
     s, (low, high) = row.setting, row.quartiles
@@ -382,7 +421,7 @@ def line(row: Row) -> str:
     target = f"{100 * (row.shares['target'] + row.shares['prefill']):.0f}"
     alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
     return (
-        f"{s.target:9} {s.draft:22} {s.K!s:11} {s.temperature:<3g} {s.rule:6} "
+        f"{s.target:9} {s.draft:22} {depth(s):11} {s.temperature:<3g} {s.rule:6} "
         f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.predicted:6.2f}×    {alpha:>5} "
         f"{row.tokens_per_pass:8.2f}     {row.outside:7.1%} │ {target:>5}% {share['draft']:>4}% "
         f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
@@ -396,7 +435,8 @@ def picture(rows: list[Row]) -> figures.Picture:
     """
     first = rows[0].setting
     curves = {}
-    for row in sorted((r for r in rows if isinstance(r.setting.K, int)), key=lambda r: r.setting.K):
+    numbers = [r for r in rows if r.setting.policy is None]
+    for row in sorted(numbers, key=lambda r: r.setting.K):
         if row.setting == dataclasses.replace(first, target=row.setting.target, K=row.setting.K):
             curves.setdefault(row.setting.target, []).append(row)
     if not curves:
@@ -428,12 +468,13 @@ def run(
     for s in tqdm(settings, desc="warm-up"):
         target, sampling = targets[s.target], Sampling(s.temperature)
         if s.draft in PROPOSERS:
-            draft = PROPOSERS[s.draft](target, drafts.get("distilled"), s.K)
+            draft = proposer(s.draft, target, drafts.get("distilled"), s.K, s.nodes)
+            target = draft.target or target  # a draft may have one of its own
         else:
             draft = drafts[s.draft]
-        target = getattr(draft, "target", target)  # a draft may have one of its own
-        K = policy_of(s.K, target, draft, sampling)
-        how = {"draft": draft, "K": K, "sampling": sampling, "rule": s.rule, "target": target}
+        policy = policy_of(s.policy, target, draft, sampling)
+        how = {"draft": draft, "K": s.K, "policy": policy, "rule": s.rule}
+        how |= {"sampling": sampling, "target": target}
         ready.append(how)
         seconds += clock(functools.partial(measure, prompt=prompts[0], n=short, seed=0, **how))[0]
     minutes = seconds * n / short * len(prompts) / 60
@@ -450,11 +491,6 @@ def run(
     return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
 
 
-def number_or_policy(text: str) -> int | str:
-    """The K of a Setting from the command line."""
-    return text if text in POLICIES else int(text)
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of a run."""
     parser = argparse.ArgumentParser(
@@ -465,7 +501,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))
     parser.add_argument("--draft", nargs="+", choices=[*DRAFTS, *PROPOSERS])
-    parser.add_argument("--K", nargs="+", type=number_or_policy, help=f"or {', '.join(POLICIES)}")
+    parser.add_argument("--K", nargs="+", type=int, help="how deep the draft guesses")
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, help="chooses K, round by round")
+    parser.add_argument("--nodes", nargs="+", type=int, help=f"of the trees of {', '.join(NODES)}")
     parser.add_argument("--temperature", nargs="+", type=float)
     parser.add_argument("--rule", nargs="+", choices=list(RULES))
     parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
@@ -482,25 +520,40 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
     The rule defaults to the token-wise one. Raises ValueError for --all beside a combination, and
     for a rule or a policy beside a draft of PROPOSERS.
     """
-    if not (given.target or given.draft or given.K or given.temperature or given.rule):
+    chosen = ("target", "draft", "K", "policy", "nodes", "temperature", "rule")
+    if not any(getattr(given, name) for name in chosen):
         return list(dict.fromkeys(ALL if given.all else SHORT))
     if given.all:
-        raise ValueError(
-            "--all is a tour of its own; leave out --target, --draft, --K, --temperature, --rule"
-        )
+        words = ", ".join(f"--{name}" for name in chosen)
+        raise ValueError(f"--all is a tour of its own; leave out {words}")
     proposers = [draft for draft in given.draft or [] if draft in PROPOSERS]
-    if proposers and (given.rule or any(isinstance(K, str) for K in given.K or [])):
-        raise ValueError(f"{proposers[0]} has a rule of its own, and takes a number as K")
-    return [
-        Setting(target, draft, K, temperature, rule)
-        for target, draft, temperature, rule in itertools.product(
-            given.target or TARGETS,
-            given.draft or ["distilled"],
-            given.temperature or [1.0],
-            given.rule or ["token"],
+    if proposers and (given.rule or given.policy):
+        raise ValueError(
+            f"{proposers[0]} has a rule and a depth of its own; no --rule, no --policy"
         )
-        for K in given.K or [((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]]
-    ]
+    if given.policy and given.K:
+        raise ValueError("a policy chooses K; leave out --K or --policy")
+    free = [draft for draft in given.draft or ["distilled"] if draft not in NODES]
+    if given.nodes and free:
+        raise ValueError(f"{free[0]} has no nodes to choose; --nodes is for {' and '.join(NODES)}")
+    settings = []
+    for target, draft, temperature, rule in itertools.product(
+        given.target or TARGETS,
+        given.draft or ["distilled"],
+        given.temperature or [1.0],
+        given.rule or ["token"],
+    ):
+        best = ((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]
+        for nodes in given.nodes or [NODES.get(draft)]:
+            how = target, draft, temperature, rule, nodes
+            settings += [setting_of(*how, K=K) for K in given.K or [best] * (not given.policy)]
+            settings += [setting_of(*how, policy=policy) for policy in given.policy or []]
+    return settings
+
+
+def setting_of(target, draft, temperature, rule, nodes, K=None, policy=None) -> Setting:
+    """A Setting by what the command line gave."""
+    return Setting(target, draft, K, temperature, rule, policy, nodes)
 
 
 def main(arguments: list[str] | None = None) -> None:

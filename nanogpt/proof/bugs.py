@@ -60,8 +60,8 @@ BUGS = [
         "        return u < probability",
         "frequencies", "sgl-project/sglang#7207; vllm-project/vllm-ascend#16370"),
     Bug(7, "the generator is seeded again in each round", "biased", "speculative",
-        "        candidates, q = draft_tokens(",
-        "        rng = RandomSource(0)\n        candidates, q = draft_tokens(",
+        "        candidates, q = steps.draft(",
+        "        rng = RandomSource(0)\n        candidates, q = steps.draft(",
         "exact", "feifeibear/LLMSpeculativeSampling (before each accept test, if a seed is given)"),
     Bug(8, "bonus token by argmax while sampling", "biased", "speculative",
         "rng.categorical(p[len(candidates)])",
@@ -77,23 +77,24 @@ BUGS = [
         "min(1.0, p[i, token] / q", "min(1.0, p[i + 1, token] / q",
         "exact", "huggingface/transformers#28166 (an “incorrect indexing operation”)"),
     Bug(13, "trim keeps one entry too many: a rejected token stays", "biased", "cache",
-        "cache_len_before_verify + num_emitted\n", "cache_len_before_verify + num_emitted + 1\n",
+        "cache_len_before_verify + num_emitted)", "cache_len_before_verify + num_emitted + 1)",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(14, "trim keeps one entry too few", "biased", "cache",
-        "cache_len_before_verify + num_emitted\n", "cache_len_before_verify + num_emitted - 1\n",
+        "cache_len_before_verify + num_emitted)", "cache_len_before_verify + num_emitted - 1)",
         "cache"),
     Bug(15, "no trim at all", "biased", "speculative",
-        "trim_kv_cache(new_kvs, len(emitted), text.cache_len)", "new_kvs",
+        "steps.trim(new_kvs, len(emitted), n)", "new_kvs",
         "cache", "ml-explore/mlx-lm#1109 (for caches that cannot be trimmed)"),
     Bug(16, "the prompt's last token is cached, then fed again", "biased", "generate",
-        "self.read(self.tokens[:-1])", "self.read(self.tokens)",
+        "self.start, self.past_kvs, self.hidden = 0, None, None",
+        "self.start, self.past_kvs, self.hidden = 0, prefill(target, self.tokens), None",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(17, "positions restart at 0 with a cache", "biased", "model",
         "torch.arange(P, P + T, device", "torch.arange(0, T, device",
         "greedy", "czhou578/nanoGPT-inference (in plain cached decoding)"),
     Bug(18, "several tokens after a cache, and no causal mask", "biased", "model",
         ".tril(diagonal=P)", ".tril(diagonal=P + T if P else 0)",
-        "greedy", "czhou578/nanoGPT-inference (in the prefill)"),
+        "exact", "czhou578/nanoGPT-inference (in the prefill)"),
     Bug(19, "greedy compares softmax probabilities at temperature 1", "biased", "sampling",
         "if self.temperature == 0:\n",
         "if self.temperature == 0:\n            return torch.softmax(logits, dim=-1)\n",
@@ -130,8 +131,8 @@ BUGS = [
         "emitted[: emitted.index(self.stop_token) + 1]", "emitted",
         "accounting", "huggingface/transformers#47912"),
     Bug(28, "more tokens than max_new_tokens", "error", "generate",
-        "min(self.end - len(self.tokens), self.block_size - self.cache_len)",
-        "(self.block_size - self.cache_len)",
+        "min(self.end - len(self.tokens), self.block_size - self.position)",
+        "(self.block_size - self.position)",
         "accounting", "jaymody/speculative-sampling; tanishqkumar/beyond-nanogpt"),
     Bug(29, "a rejection in the last place is counted as accepted", "error", "generate",
         "return len(self.emitted) - 1", "return min(len(self.emitted), len(self.candidates))",
@@ -142,7 +143,7 @@ BUGS = [
         "accounting", "vllm-project/vllm#56101"),
     Bug(31, "silently short output when the window is full", "error", "speculative",
         "while not text.done:",
-        "while not text.done and len(text.tokens) < target.config.block_size:",
+        "while not text.done and len(text.tokens) < text.target.config.block_size:",
         "accounting", "czhou578/nanoGPT-inference"),
     Bug(32, "stop token 0 is treated as no stop token", "error", "generate",
         "if self.stop_token in emitted:", "if self.stop_token and self.stop_token in emitted:",
@@ -184,14 +185,14 @@ BUGS = [
         "            return path, rng.categorical(p[node + 1])\n",
         "exact", "FasterDecoding/Medusa", decoder="fixed"),
     Bug(39, "random numbers drawn once and used in every round", "biased", "tree",
-        "        path, token = accept(tree, p, rng)\n",
+        "        path, token = steps.accept(tree, p, rng)\n",
         "        judge = rng\n"
         '        if hasattr(rng, "_uniforms"):\n'
         "            if not text.rounds:\n"
         "                drawn = [rng._uniforms.random() for _ in range(99)]\n"
         '            tape = type("Tape", (), {"random": iter(drawn).__next__})\n'
         "            judge = RandomSource(0, tape)\n"
-        "        path, token = accept(tree, p, judge)\n",
+        "        path, token = steps.accept(tree, p, judge)\n",
         "rounds", "Infini-AI-Lab/Sequoia (`SpecTree.py`)", decoder="without"),
     Bug(40, "block verification stops at the first failure", "biased", "rules",
         "    if rng.bernoulli(joint[K]):\n",
@@ -225,7 +226,7 @@ BUGS = [
         "        pos = pos.clamp(max=text.block_size - 1)\n",
         "nodes", "lablup/mlxcel#1214; NVIDIA/TensorRT-LLM#13081", decoder="without"),
     Bug(45, "the cache keeps the first nodes instead of the path", "biased", "cache",
-        "*(first + node for node in path)]", "*range(first, first + len(path))]",
+        "*(nodes + node for node in path)]", "*range(nodes, nodes + len(path))]",
         "cache", "sgl-project/sglang#15360, #26866", decoder="without"),
     Bug(46, "the draft's random number is used again for the next draw", "biased", "sampling",
         "        u = self._uniforms.random() * cdf[-1]",
@@ -245,23 +246,28 @@ BUGS = [
         "[self.norm_feature(feature), token]",
         "incremental", "ml-explore/mlx-lm#1469; sgl-project/sglang#6423", decoder="eagle"),
     Bug(50, "what the draft made of its own features stays where guesses were accepted", "slow",
-        "drafts/eagle", "            out, past = self.head(out, token, past)\n",
-        "            out, past = self.head(out, token, past)\n"
-        "            self.past, self.true = past, past.shape[3]\n",
+        "drafts/eagle",
+        "        return self.guess(out, past, min(self.K, most), sampling, rng)\n",
+        "        tree = self.guess(out, past, min(self.K, most), sampling, rng)\n"
+        "        for token in tree.tokens[:-1]:\n"
+        "            out, past = self.head(out, text.hidden.new_tensor([[token]]).long(), past)\n"
+        "        pairs = text.memory(self, Pairs)\n"
+        "        pairs.past, pairs.true = past, past.shape[3]\n"
+        "        return tree\n",
         "incremental", "vllm-project/vllm#14649", decoder="eagle"),
     Bug(51, "the draft's cache lacks the last guess where all were accepted", "slow",
-        "drafts/eagle", "        self.past, self.true = past, P\n",
-        "        self.past, self.true = past, P\n"
+        "drafts/eagle", "        pairs.past, pairs.true = past, P\n",
+        "        pairs.past, pairs.true = past, P\n"
         "        if text.rounds and text.rounds[-1].n_accepted == self.K:\n"
         "            past[..., P - 2, :] = 0  # its slot was never written\n",
         "incremental", "Kangaroo's adapter", decoder="eagle"),
     Bug(52, "the draft's cache is not filled from the prompt", "slow", "drafts/eagle",
-        "of, self.head.empty(), 0\n",
-        "of, F.pad(self.head.empty(), (0, 0, P - 1, 0)), P - 1\n",
+        "Pairs(0, self.head.empty()))\n",
+        "Pairs(0, F.pad(self.head.empty(), (0, 0, len(text.hidden) - 1, 0)), len(text.hidden) - 1))\n",
         "incremental", "ml-explore/mlx-lm#990; ikawrakow/ik_llama.cpp#1757", decoder="eagle"),
     Bug(53, "a tree is verified as a chain: each node after the one before it", "slow", "tree",
-        "        tree = draft.propose(text, text.room, sampling, rng)\n",
-        "        tree = draft.propose(text, text.room, sampling, rng)\n"
+        "        tree = steps.draft(draft, text, text.room, sampling, rng)\n",
+        "        tree = steps.draft(draft, text, text.room, sampling, rng)\n"
         "        n = min(len(tree.tokens), text.room)\n"
         "        tree = Tree(tree.tokens[:n], list(range(-1, n - 1)), tree.q[:n])\n",
         "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed"),
@@ -302,7 +308,7 @@ BUGS = [
         decoder="paged"),
     Bug(60, "blocks are published before their tokens are verified", "biased", "serving/batch",
         "        path, token = accept_tree(tree, p, seat.rng)\n",
-        "        cached = [*text.tokens[text.first :], *tree.tokens]\n"
+        "        cached = [*text.tokens[text.start :], *tree.tokens]\n"
         "        text.target.cache.publish(cached, new_kvs)\n"
         "        path, token = accept_tree(tree, p, seat.rng)\n",
         "publish", decoder="paged"),
@@ -311,18 +317,18 @@ BUGS = [
         "pool", "sgl-project/sglang-jax#1147; sgl-project/sglang#13826", decoder="paged"),
     Bug(62, "a cached roll-out is kept, and used again where the same token comes", "biased",
         "drafts/ahead",
-        "            token = rollout.source.categorical(table, row)\n",
+        "            token = rollout.source.categorical(q[row], cdf[row])\n",
         '            cache = vars(self).setdefault("cache", {})\n'
         "            key = tuple(self.tree.tokens[node] for node in rollout.nodes)\n"
         "            if key not in cache:\n"
-        "                cache[key] = rollout.source.categorical(table, row)\n"
+        "                cache[key] = rollout.source.categorical(q[row], cdf[row])\n"
         "            token = cache[key]\n",
         "outcomes", decoder="ahead"),
     Bug(63, "on a miss, a guess is accepted if it is the argmax, and p drawn from else", "biased",
         "tree",
-        "        path, token = accept(tree, p, rng)\n",
+        "        path, token = steps.accept(tree, p, rng)\n",
         "        if draft.answers[-1].drawn:\n"
-        "            path, token = accept(tree, p, rng)\n"
+        "            path, token = steps.accept(tree, p, rng)\n"
         "        else:  # a miss\n"
         "            best, n = p.argmax(-1).tolist(), 0\n"
         "            while tree.tokens[n:] and tree.tokens[n] == best[n]:\n"
@@ -330,7 +336,7 @@ BUGS = [
         "            path, token = list(range(n)), rng.categorical(p[n])\n",
         "outcomes", "tanishqkumar/ssd#24", decoder="ahead"),
     Bug(64, "guesses survive a preemption", "error", "serving/server",
-        "        self.tree, self.most = None, 0\n        self.read(",
-        "        self.most = 0\n        self.read(",
+        "        self.tree, self.most = None, 0\n        self.past_kvs =",
+        "        self.most = 0\n        self.past_kvs =",
         "preemption", "vllm-project/vllm#31955, #28558", decoder="server"),
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from nanogpt.cache import cache_length
 from nanogpt.drafts import eagle
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
+from nanogpt.generate import Generation, Round, TreeRound, autoregressive_generate, prefill
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -43,7 +43,12 @@ from nanogpt.speculative import residual
 
 def parents_of(r: Round) -> list[int]:
     """The parents of a round's candidates: those of a chain are -1, 0, 1, …"""
-    return list(range(-1, len(r.candidates) - 1)) if r.parents is None else r.parents
+    return r.parents if isinstance(r, TreeRound) else list(range(-1, len(r.candidates) - 1))
+
+
+def path_of(r: Round) -> list[int]:
+    """The accepted nodes of a round: those of a chain are 0, 1, …"""
+    return r.path if isinstance(r, TreeRound) else list(range(r.n_accepted))
 
 
 def contexts(r: Round, text: Sequence[int]) -> list[list[int]]:
@@ -173,28 +178,41 @@ def check_draft_cache(generate: Decoder, n: int = 12, K: int = 3) -> None:
 
 
 def check_cache(generate: Decoder, n: int = 20, K: int = 3) -> None:
-    """Before every round, the cache is that of a fresh prefill of the tokens before the current."""
+    """Before every round, the cache is that of a fresh prefill, and what it lacks is read.
+
+    It may lack the whole context at first, or after a restart; later, only the current token.
+    """
+    for length in (3, n):  # the first is too short for a wrong cache to run past the window
+        check_cache_of(generate, length, K)
+
+
+def check_cache_of(generate: Decoder, n: int, K: int) -> None:
+    """As check_cache, for one text of n new tokens."""
     prompt, target = [0, 1, 2], toy_target(7, 8)
     watched = Watched(target)
     made = generate(watched, random_draft(7), prompt, n, K, Sampling(), RandomSource(3))
     text = prompt + made.tokens
-    passes = [p for p in watched.passes if cache_length(p[1]) or len(p[0]) == 1]
-    current = len(prompt) - 1
-    for i, (r, (given, past_kvs)) in enumerate(zip(made.rounds, passes, strict=False)):
+    passes, current, last = iter(watched.passes), len(prompt) - 1, None
+    for i, r in enumerate(made.rounds):
         start = context_start(current + 1, len(prompt), 8)
         where = f"round {i}, after the text {text[: current + 1]}"
-        assert cache_length(past_kvs) == current - start, (
-            f"the cache holds {cache_length(past_kvs)} tokens instead of {current - start}: {where}"
+        given, past_kvs = next(passes)
+        if cache_length(past_kvs) + len(given) <= current - start:  # a prefill, before it guessed
+            given, past_kvs = next(passes)
+        P = cache_length(past_kvs)
+        assert P == current - start or (P == 0 and start != last), (
+            f"the cache holds {P} tokens instead of {current - start}: {where}"
         )
-        fresh = prefill(target, text[start:current])
+        fresh = prefill(target, text[start : start + P])
         pairs = zip(tensors(past_kvs), tensors(fresh), strict=True)
         assert all(torch.allclose(t, right, rtol=0, atol=1e-9) for t, right in pairs), (
             f"the cache is not that of a fresh prefill: {where}"
         )
-        assert given[0] == text[current], (
-            f"the pass starts with token {given[0]} instead of {text[current]}: {where}"
+        unread = text[start + P : current + 1]
+        assert given[: len(unread)] == unread, (
+            f"the pass starts with tokens {given[: len(unread)]} instead of {unread}: {where}"
         )
-        current += len(r.emitted)
+        current, last = current + len(r.emitted), start
 
 
 def near(value: Tensor, right: Tensor) -> bool:
@@ -246,7 +264,7 @@ def check_stop(made: Generation, stop: int, free: list[int]) -> None:
 
 def goes_on(r: Round) -> bool:
     """Whether a round had a candidate after those that it accepted."""
-    last = len(r.emitted) - 2 if r.path is None else [-1, *r.path][-1]
+    last = [-1, *path_of(r)][-1]
     return last in parents_of(r)
 
 
@@ -307,7 +325,7 @@ def check_siblings(generate: Decoder, n: int = 120) -> None:
         expected = variance = accepted = 0.0
         for i, r in enumerate(made.rounds):
             parents, node = parents_of(r), -1
-            path = list(range(len(r.emitted) - 1)) if r.path is None else r.path
+            path = path_of(r)
             kept = [r.candidates[x] for x in path]
             assert kept == r.emitted[:-1], f"round {i} keeps {kept} and emits {r.emitted}"
             for chosen in [*path, None]:

@@ -1,13 +1,14 @@
 """Decoders to be checked, all with `speculative_generate`'s arguments.
 
-`decoder(accept_reject=mine)` is the package's loop with parts of your own; the others put a tree, a
+`decoder(accept=mine)` is the package's loop with a step of your own; the others put a tree, a
 batch, a server, a paged cache or a second process behind the same signature.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from nanogpt import tree
 from nanogpt.drafts import ahead, eagle, grown
@@ -15,32 +16,15 @@ from nanogpt.generate import Generation
 from nanogpt.proof.toys import Watched, random_head
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import batch, paged, server
+from nanogpt.speculative import CHAIN, speculative_generate
 
 Decoder = Callable[..., Generation]
 BatchDecoder = Callable[..., list[Generation]]
 
 
-def decoder(**parts: Callable) -> Decoder:
-    """`speculative_generate`, the real loop, with some of its parts replaced by name.
-
-    Raises ValueError for a name that the loop does not know.
-    """
-    return loop("speculative_generate", "speculative", parts)
-
-
-def loop(name: str, module: str, parts: dict[str, Callable]) -> Callable[..., Generation]:
-    """The loop `name` of a module of the package, with parts of that module replaced by name.
-
-    Raises ValueError for a part that the module does not know.
-    """
-    spec = importlib.util.find_spec(f"nanogpt.{module}")
-    second = importlib.util.module_from_spec(spec)  # the package's own stays as it is
-    spec.loader.exec_module(second)
-    unknown = parts.keys() - vars(second).keys()
-    if unknown:
-        raise ValueError(f"{name} has no part {', '.join(sorted(unknown))}")
-    vars(second).update(parts)
-    return vars(second)[name]
+def decoder(**steps: Callable) -> Decoder:
+    """`speculative_generate` with some of its four steps replaced: draft, verify, accept, trim."""
+    return functools.partial(speculative_generate, steps=replace(CHAIN, **steps))
 
 
 def tree_decoder(
@@ -60,9 +44,9 @@ def tree_decoder(
         if sampling.temperature == 0:
             propose = trees.propose
             trees.propose = lambda text, most, _, rng: propose(text, most, Sampling(), rng)
-        rule = accept or module.accept_tree
+        steps = replace(module.TREE, accept=accept) if accept else module.TREE
         return module.tree_generate(
-            target, trees, prompt_tokens, max_new_tokens, rule, sampling, rng, **kwargs
+            target, trees, prompt_tokens, max_new_tokens, sampling, rng, steps=steps, **kwargs
         )
 
     return generate
@@ -78,7 +62,8 @@ def eagle_decoder(module=eagle, loop=tree) -> Decoder:
     def generate(
         target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
     ):
-        head = draft if hasattr(draft, "unrolled") else random_head(target, cls=module.EagleHead)
+        given = isinstance(draft, module.EagleHead)
+        head = draft if given else random_head(target, cls=module.EagleHead)
         return loop.tree_generate(
             target,
             module.EagleDraft(target, head, K),
@@ -119,7 +104,9 @@ def paged_decoder(module=batch, pages=paged, blocks: int = 1024, size: int = 3) 
         running, answers = {}, {}
         for b, (prompt, n, stop, *own) in enumerate(zip(prompts, *each, strict=True)):
             of = target, prompt, n, stop  # no name is kept for the text: it would hold its blocks
-            running[b] = module.Seat(pages.SharedText(*of), draft, *own, rngs[b])
+            K, sampling = own
+            lifted = module.lifted(draft, K)
+            running[b] = module.Seat(pages.SharedText(*of), lifted, sampling, rngs[b])
         while running:
             for b in [b for b, seat in running.items() if seat.text.done]:
                 answers[b] = running.pop(b).text.generation()

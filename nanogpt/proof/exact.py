@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from torch import Tensor
 
-from nanogpt.sampling import Table, check_probabilities
+from nanogpt.sampling import check_probabilities
 
 
 class Branch:
@@ -42,12 +42,8 @@ class Branch:
         options = [(1, float(probability)), (0, 1 - float(probability))]
         return bool(self._choose([(value, p) for value, p in options if p > 0]))
 
-    def categorical(self, probs: Tensor | Table, row: int | None = None) -> int:
-        """Each token of positive probability in probs (V,), on a branch of its own.
-
-        Or in a row of a Table.
-        """
-        probs = probs if row is None else probs[row]
+    def categorical(self, probs: Tensor, cdf: Sequence[float] | None = None) -> int:
+        """Each token of positive probability in probs (V,), on a branch of its own."""
         check_probabilities(probs)
         return self._choose([(i, p) for i, p in enumerate(probs.tolist()) if p > 0])
 

@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -48,9 +49,9 @@ SERVED = {
     "batch": ["serving.batch"],
     "paged": ["serving.batch", "serving.paged"],
     "server": ["serving.server"],
-    "ahead": ["drafts.ahead", "drafts.shipped", "tree"],
-}  # by the bug's decoder, what is imported; of others, these three:
-ALONE = ["speculative", "tree", "drafts.shipped"]
+    "ahead": ["drafts.ahead"],
+}  # by the bug's decoder, what is imported beside these three:
+ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
 
 class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -83,7 +84,7 @@ def served(bug: Bug) -> dict:
     finder = Edited(bug)
     sys.meta_path.insert(0, finder)
     try:
-        for name in SERVED.get(bug.decoder, ALONE):
+        for name in ALWAYS + SERVED.get(bug.decoder, []):
             importlib.import_module(f"{SECOND}.{name}")  # and what it imports
     finally:
         sys.meta_path.remove(finder)
@@ -140,7 +141,8 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
     if bug.decoder == "chain":
         return speculate
     if bug.decoder == "block":
-        return functools.partial(speculate, accept=of("rules").accept_blockwise)
+        steps = replace(of("speculative").CHAIN, accept=of("rules").accept_blockwise)
+        return functools.partial(speculate, steps=steps)
     widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
     return tree_decoder(bug.decoder, widths, module=of("tree"), drafts=of("drafts.grown"))
 

@@ -6,11 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nanogpt.model import GPTLanguageModel
-from nanogpt.sampling import RandomSource, Sampling, Table
+from nanogpt.sampling import RandomSource, Sampling, cumulative
 
 Joint = Mapping[tuple[int, ...], float]  # {tokens: probability}, or how often they came
 LEVEL = 1e-6
@@ -98,8 +99,9 @@ def surely_seen(freedom: int, n: int, level: float = LEVEL) -> float:
 
 def draws(joint: Joint, n: int, seed: int) -> Counter:
     """How often each outcome comes among n samples of a distribution."""
-    outcomes, table, rng = list(joint), Table(torch.tensor([[*joint.values()]])), RandomSource(seed)
-    return Counter(outcomes[rng.categorical(table, 0)] for _ in range(n))
+    outcomes, p, rng = list(joint), np.array([*joint.values()]), RandomSource(seed)
+    cdf = cumulative(p).tolist()  # made once for all samples
+    return Counter(outcomes[rng.categorical(p, cdf)] for _ in range(n))
 
 
 def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:

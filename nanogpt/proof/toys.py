@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nanogpt.drafts.eagle import EagleHead
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.sampling import table_rows
+from nanogpt.sampling import check_probabilities
 
 
 @functools.cache
@@ -51,7 +51,8 @@ class TableDraft:
 
     def __init__(self, table: Sequence[Sequence[float]]):
         self.table = torch.as_tensor(table, dtype=torch.float64)
-        self.rows, self.vocab_size = table_rows(self.table), len(self.table)
+        check_probabilities(self.table)
+        self.rows, self.vocab_size = list(self.table), len(self.table)
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,): the table's row of the last token."""

@@ -12,22 +12,13 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length, keep_path
-from nanogpt.generate import Generation, Round, Text, Tree
+from nanogpt.drafts.protocol import Draft, Proposer, lifted
+from nanogpt.generate import Generation, Text, Tree
 from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Policy, check_draft, draft_tokens
-from nanogpt.tree import Layered
-
-
-def propose(draft, text: Text, K: int | Policy, sampling: Sampling, rng: RandomSource) -> Tree:
-    """The draft's guesses for a text, up to K deep: its own tree, or else a chain of tokens."""
-    most, more = K(text.rounds) if callable(K) else (K, None)
-    most = min(most, text.room)
-    if hasattr(draft, "propose"):
-        return draft.propose(text, most, sampling, rng)
-    tokens, q = draft_tokens(draft, text.tokens, most, sampling, rng, more)
-    return Tree(tokens, list(range(-1, len(tokens) - 1)), q)
+from nanogpt.speculative import Policy, check_draft
+from nanogpt.tree import commit, propose_tree, with_unread
 
 
 def batch_mask(
@@ -48,7 +39,7 @@ def batch_mask(
     mask = (first <= column) & (column <= first + pos[..., None])
     for b, tree in enumerate(trees):
         N = len(tree.tokens)
-        if tree.parents != list(range(-1, N - 1)):
+        if not tree.is_chain:
             own = tree_mask(tree.parents, lengths[b])
             mask[b, : N + 1, before[b] : before[b] + own.shape[1]] = own
             pos[b, : N + 1] = own.sum(-1) - 1
@@ -61,20 +52,23 @@ def verify_batch(
     texts: Sequence[Text],
     trees: Sequence[Tree],
     samplings: Sequence[Sampling],
+    layers: Sequence[Sequence[int] | None] | None = None,
 ) -> list[tuple[Tensor, Tensor, KVCache]]:
-    """verify_tree for several texts in one pass: of each, p (N+1, V), hidden (N+1, C), new cache.
+    """verify_tree for several texts in one pass: of each, p (N+1, V), hidden (u+N+1, C), new cache.
 
-    Texts differ in length and trees in size (N). The pass is as wide as the largest tree; in the
-    other rows, the surplus is computed and dropped. `hidden` are the streams after the text's
-    `layers` (N+1, n C), if it has any. A tree's `begun` is not used.
+    Texts differ in length, and in how much of them is unread (u); trees in size (N). The pass is as
+    wide as the largest of them; in the other rows, the surplus is computed and dropped. `layers` of
+    each text are as in verify_tree. A tree's `begun` is not used.
     Raises ValueError unless there is a tree and a sampling for each text, and past the window.
     """
     if not len(texts) == len(trees) == len(samplings) > 0:
         raise ValueError("give a tree and a sampling for each text, and one text at least")
-    lengths = [text.cache_len for text in texts]
+    lengths, u = [text.cache_len for text in texts], [len(text.unread) for text in texts]
+    whole = [with_unread(text, tree) for text, tree in zip(texts, trees, strict=True)]
+    firsts = [[*text.unread, text.tokens[-1]][0] for text in texts]
     past_kvs, before = joined([text.past_kvs for text in texts])
-    pos, mask = batch_mask(trees, lengths, before)
-    tokens = [[x.tokens[-1], *tree.tokens] for x, tree in zip(texts, trees, strict=True)]
+    pos, mask = batch_mask(whole, lengths, before)
+    tokens = [[one, *tree.tokens] for one, tree in zip(firsts, whole, strict=True)]
     idx = torch.tensor([(each + [0] * pos.shape[1])[: pos.shape[1]] for each in tokens])
     idx, pos, mask = (x.to(target.device) for x in (idx, pos, mask))  # (B, T), …, (B, T, P+T)
     streams, new_kvs = target.states(idx, pos, past_kvs, mask)
@@ -87,23 +81,18 @@ def verify_batch(
 
     own = rows(new_kvs, before, [P + len(x) for P, x in zip(lengths, tokens, strict=True)])
     verified = []
-    for b, text in enumerate(texts):
-        n, layers = len(tokens[b]), getattr(text, "layers", None)
-        seen = [x[b, :n] for x in streams]
-        seen = side_by_side(seen, layers) if layers else hidden[b, :n]
-        verified.append((p[b, :n], seen, own[b]))
+    for b, wanted in enumerate(layers or [None] * len(texts)):
+        n = len(tokens[b])
+        seen = side_by_side([x[b, :n] for x in streams], wanted) if wanted else hidden[b, :n]
+        verified.append((p[b, u[b] : n], seen, own[b]))
     return verified
 
 
 class Seat(NamedTuple):
-    """A text's place in a batch, with what is its own: draft, K, sampling, random numbers.
-
-    A draft that has a cache of its own is correct, but slow, where several texts share it.
-    """
+    """A text's place in a batch, with what is its own: proposer, sampling, random numbers."""
 
     text: Text
-    draft: object
-    K: int | Policy
+    draft: Proposer
     sampling: Sampling
     rng: RandomSource
 
@@ -114,20 +103,14 @@ def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
     for seat in seats:
         seat.text.restart_if_full()
     texts = [seat.text for seat in seats]
-    trees = [propose(x.draft, x.text, x.K, x.sampling, x.rng) for x in seats]
-    verified = verify_batch(target, texts, trees, [seat.sampling for seat in seats])
-    for seat, tree, one in zip(seats, trees, verified, strict=True):
-        text, (p, hidden, new_kvs) = seat.text, one
-        P = text.cache_len
+    trees = [propose_tree(x.draft, x.text, x.text.room, x.sampling, x.rng) for x in seats]
+    layers = [seat.draft.layers for seat in seats]
+    verified = verify_batch(target, texts, trees, [seat.sampling for seat in seats], layers)
+    for seat, tree, (p, hidden, new_kvs) in zip(seats, trees, verified, strict=True):
+        text = seat.text
         path, token = accept_tree(tree, p, seat.rng)
-        past_kvs = keep_path(new_kvs, path, P)
-        emitted = [*(tree.tokens[node] for node in path), token]
-        done = Round(tree.tokens, tree.q, p, emitted, P, tree.parents, path)
-        kept = None
-        if hasattr(seat.draft, "propose"):  # it reads what the target knew
-            kept = hidden[[0, *(node + 1 for node in path)]]
-            kept = kept if text.hidden is None else torch.cat([text.hidden, kept])
-        text.take(done, past_kvs, kept)
+        past_kvs = keep_path(new_kvs, path, text.position)
+        commit(text, tree, p, path, token, past_kvs, hidden if seat.draft.reads else None)
 
 
 def one_each(given, B: int) -> list:
@@ -145,20 +128,21 @@ def one_each(given, B: int) -> list:
 @torch.inference_mode()
 def batch_generate(
     target: GPTLanguageModel,
-    draft,
+    draft: Draft | Proposer | Sequence[Draft | Proposer],
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int | Sequence[int],
-    K: int | Policy | Sequence[int | Policy] = 4,
+    K: int | Sequence[int] = 4,
     samplings: Sampling | Sequence[Sampling] = Sampling(),
     rngs: Sequence[RandomSource] | None = None,
     stop_token: int | Sequence[int | None] | None = None,
+    policy: Policy | Sequence[Policy | None] | None = None,
 ) -> list[Generation]:
     """The target's continuation of each prompt, all of them in shared passes.
 
-    draft, max_new_tokens, K, samplings and stop_token are one for all rows, or a list with one for
-    each; rngs is a list, by default RandomSource(0), RandomSource(1), … A finished row leaves the
-    batch. Each row is what it is alone, in speculative_generate, or for a draft that has `propose`
-    (K: at most so deep) in tree_generate. Returns the generations in the order of the prompts.
+    draft, max_new_tokens, K, samplings, stop_token and policy are one for all rows, or a list with
+    one for each; rngs is a list, by default RandomSource(0), RandomSource(1), … A finished row
+    leaves the batch. Each row is what it is alone: in speculative_generate, or in tree_generate for
+    a Proposer, which has a depth of its own. Returns the generations in the order of the prompts.
     Raises ValueError for a list of the wrong length, and as speculative_generate does.
     """
     if any(isinstance(prompt, int) for prompt in prompts):
@@ -167,16 +151,15 @@ def batch_generate(
     rngs = [RandomSource(b) for b in range(B)] if rngs is None else rngs
     if not isinstance(rngs, (list, tuple)):
         raise ValueError("give rngs as a list, one random source for each row")
-    drafts, Ks, samplings = (one_each(x, B) for x in (draft, K, samplings))
+    drafts, Ks, policies, samplings = (one_each(x, B) for x in (draft, K, policy, samplings))
     lengths, stops = one_each(max_new_tokens, B), one_each(stop_token, B)
     rngs = one_each(rngs, B)
     for one, k in zip(drafts, Ks, strict=True):
-        check_draft(one, k, target.config.vocab_size)
+        check_draft(one, target.config.vocab_size, k)
     seats = []
     for b, prompt in enumerate(prompts):
-        layers = getattr(drafts[b], "layers", None)
-        text = Layered(target, prompt, lengths[b], stops[b], layers)
-        seats.append(Seat(text, drafts[b], Ks[b], samplings[b], rngs[b]))
+        text = Text(target, prompt, lengths[b], stops[b])
+        seats.append(Seat(text, lifted(drafts[b], Ks[b], policies[b]), samplings[b], rngs[b]))
     while running := [seat for seat in seats if not seat.text.done]:
         batch_round(target, running)
     return [seat.text.generation() for seat in seats]

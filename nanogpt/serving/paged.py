@@ -338,41 +338,36 @@ class SharedText(Text):
     """A text that begins with blocks that others published, and publishes its own final ones.
 
     target: a FusedLanguageModel whose cache is a BlockPool. What lies in shared blocks is not read
-    again, so `hidden` is None: not for drafts that read the target's hidden states.
-    Raises ValueError as Text does, and for another target, or if `layers` are asked for.
+    again, so `hidden` is None: a draft that looks at the target's hidden states does not guess.
+    Raises ValueError as Text does, and for another target.
     """
 
-    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None, layers=None):
+    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None):
         if not isinstance(getattr(target, "cache", None), BlockPool):
             raise ValueError("this target has no BlockPool; use FusedLanguageModel(target, pool)")
-        if layers is not None:
-            raise ValueError("shared blocks hold keys and values only; use a draft without layers")
         super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
+        self.find()
 
-    @torch.no_grad()
-    def read(self, tokens: list[int]) -> None:
-        """The cache of `tokens`: found as far as possible, the rest in one pass."""
-        self.first = len(self.tokens) - 1 - len(tokens)  # where the cache begins
-        self.past_kvs = self.hidden = None
-        self.past_kvs = self.target.cache.found(tokens)
-        rest = tokens[self.cache_len :]
-        if rest:
-            idx = torch.tensor([rest], device=self.target.device)
-            _, self.past_kvs = self.target.trunk(idx, past_kvs=self.past_kvs)
-            self.prefills += 1
-        if tokens:
-            self.target.cache.publish(tokens, self.past_kvs)
+    def find(self) -> None:
+        """Begin the cache of the context with the blocks that are there already."""
+        self.past_kvs = self.target.cache.found(self.tokens[self.start : -1])
 
     def restart_if_full(self) -> None:
-        """As Text's; a context that a full pool kept it from reading is read now."""
+        """As Text's; a context that has no cache may find one."""
         super().restart_if_full()
-        if self.cache_len < len(self.tokens) - 1 - self.first:
-            self.read(self.tokens[self.first : -1])
+        if self.past_kvs is None:
+            self.find()
+
+    def read(self, layers: Sequence[int] | None = None) -> None:
+        """As Text's; then what has been read may be shared."""
+        super().read(layers)
+        if self.past_kvs is not None:
+            self.target.cache.publish(self.tokens[self.start : -1], self.past_kvs)
 
     def take(self, done: Round, past_kvs: PagedCache, hidden=None) -> None:
         """As Text.take; then all that is in the cache is final, and may be shared."""
         Text.take(self, done, past_kvs, hidden)
-        self.target.cache.publish(self.tokens[self.first :], past_kvs)
+        self.target.cache.publish(self.tokens[self.start :], past_kvs)
 
 
 def on_pool(target, blocks: int, size: int = 16) -> FusedLanguageModel:

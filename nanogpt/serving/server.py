@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, keep_path
-from nanogpt.generate import Generation, Round, Tree
+from nanogpt.drafts.protocol import Draft, Proposer, lifted
+from nanogpt.generate import Generation, Text, Tree
 from nanogpt.model import GPTLanguageModel
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.batch import propose, verify_batch
+from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import PoolFull
 from nanogpt.speculative import check_draft
-from nanogpt.tree import Layered
+from nanogpt.tree import commit
 
 
 def schedule(
@@ -44,98 +45,74 @@ def schedule(
 
 
 class Part(NamedTuple):
-    """What a pass needs to know of a text: its next tokens, after those in its cache."""
+    """What a pass needs to know of a text: its next token, after those in its cache."""
 
     tokens: list[int]
     past_kvs: KVCache | None
     cache_len: int
-    layers: Sequence[int] | None
+    unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
 
 
-class Request(Layered):
+class Request(Text):
     """A text that is read a part at a time, and what else is its own.
 
-    start: where in `tokens` its context begins. What is still to be read is what of the context,
-    the current token aside, the cache does not hold. tree: the guesses for the next pass, None
-    before they are made; most: how many of them there is room for. The first arguments and the
-    errors are those of Text.
+    tree: the guesses for the next pass, None before they are made; most: how many of them there is
+    room for. The first arguments and the errors are those of Text.
     """
 
-    def __init__(self, target, prompt, max_new_tokens, stop_token, layers, sampling, rng, id):
+    def __init__(self, target, prompt, max_new_tokens, stop_token, sampling, rng, id):
+        super().__init__(target, prompt, max_new_tokens, stop_token)
         self.sampling, self.rng, self.id = sampling, rng, id
         self.tree, self.most = None, 0
-        super().__init__(target, prompt, max_new_tokens, stop_token, layers)
-
-    def read(self, tokens: list[int]) -> None:
-        """Only note which tokens are to be read: the passes to come compute them."""
-        self.past_kvs = self.hidden = None
-        self.start = len(self.tokens) - 1 - len(tokens)
-        self.prefills += bool(tokens)
 
     def forget(self) -> None:
         """Give the cache back and drop the guesses; the same context is read again later."""
         self.tree, self.most = None, 0
-        self.read(self.tokens[self.start : -1])
-
-    @property
-    def context(self) -> int:
-        """How many tokens of its context come before the current one."""
-        return len(self.tokens) - 1 - self.start
-
-    @property
-    def unread(self) -> int:
-        """How many of these the cache does not hold."""
-        return self.context - self.cache_len
+        self.past_kvs = self.hidden = None
 
     @property
     def to_do(self) -> int:
-        """How many tokens there are to compute: unread ones, the current one, the guesses."""
-        return self.unread + 1 + len(self.tree.tokens)
+        """How many tokens there are to compute: unread ones, the current one, the guesses.
 
-    @property
-    def room(self) -> int:
-        """As Text.room, once all is read."""
-        return min(self.end - len(self.tokens), self.block_size - self.context) - 1
+        A request without guesses waits for them until it is read: the current token stays out.
+        """
+        return len(self.unread) + (1 + len(self.tree.tokens) if self.tree else 0)
 
     def part(self, n: int) -> tuple[Part, Tree]:
         """Its next n tokens for a pass: the first, and the others as a tree after it."""
-        known = self.tokens[self.start + self.cache_len :][:n]
-        guesses, before = cut(self.tree, n - len(known)), len(known) - 1
+        known = [*self.unread, self.tokens[-1]][:n]
+        guesses, before = (self.tree or self.no_tree).cut(n - len(known)), len(known) - 1
         parents = [*range(-1, before - 1), *(parent + before for parent in guesses.parents)]
-        first = Part(known[:1], self.past_kvs, self.cache_len, self.layers)
+        first = Part(known[:1], self.past_kvs, self.cache_len)
         return first, Tree(known[1:] + guesses.tokens, parents, guesses.q)
+
+    @property
+    def no_tree(self) -> Tree:
+        """No guesses."""
+        return Tree.empty(self.target.config.vocab_size)
 
     def take_part(self, n: int, p: Tensor, hidden: Tensor | None, new_kvs: KVCache) -> None:
         """What a pass over n of its tokens brings: more of the cache, or a round.
 
         p (n, V); hidden (n, C), None where the draft reads none; new_kvs with all n entries.
         """
-        unread, tree = self.unread, self.tree
-        path, emitted = [], []
+        unread, tree = len(self.unread), self.tree
         if n > unread:
             self.tree = None  # whatever happens from here on, no guess is judged twice
-            tree, p = cut(tree, n - unread - 1), p[unread:].clone()  # the pass's own can go
+            tree, p = tree.cut(n - unread - 1), p[unread:].clone()  # the pass's own can go
             path, token = accept_tree(tree, p, self.rng)
-            emitted = [*(tree.tokens[node] for node in path), token]
-            new_kvs = keep_path(new_kvs, path, self.context)
-        if hidden is not None:
-            stay = [*range(min(n, unread + 1)), *(unread + 1 + node for node in path)]
-            hidden = torch.cat([hidden[:0] if self.hidden is None else self.hidden, hidden[stay]])
-        if emitted:
-            done = Round(tree.tokens, tree.q, p, emitted, self.context, tree.parents, path)
-            self.take(done, new_kvs, hidden)
+            commit(self, tree, p, path, token, keep_path(new_kvs, path, self.position), hidden)
         else:
+            if hidden is not None and self.hidden is not None:
+                hidden = torch.cat([self.hidden, hidden])
             self.past_kvs, self.hidden = new_kvs, hidden
+            self.prefills += 1
 
 
-def cut(tree: Tree, n: int) -> Tree:
-    """A tree's first n nodes, at least 0; parents stay, as they come before their children."""
-    n = max(n, 0)
-    return Tree(tree.tokens[:n], tree.parents[:n], tree.q[:n])
-
-
-def check_server(draft, K: Callable[[int], int], vocab_size: int, **numbers: int | None) -> int:
-    """The largest K of a server. Raises ValueError for settings that are out of range.
+def check_server(
+    draft: Draft | Proposer | None, policy: Callable[[int], int], V: int, **numbers: int | None
+) -> int:
+    """The most guesses that a policy allows. Raises ValueError for settings that are out of range.
 
     numbers: budget, rows, capacity (or None) and width, by name.
     """
@@ -144,15 +121,15 @@ def check_server(draft, K: Callable[[int], int], vocab_size: int, **numbers: int
             continue
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} is {number!r}; it must be a whole number from 1")
-    Ks = [K(running) for running in range(1, numbers["rows"] + 1)]
-    for k in Ks:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-            raise ValueError(f"K is {k!r}; it must be a whole number from 0")
-    if max(Ks) and draft is None:
-        raise ValueError(f"K is {max(Ks)} and there is no draft; give one, or K = 0")
+    most = [policy(running) for running in range(1, numbers["rows"] + 1)]
+    for n in most:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ValueError(f"K is {n!r}; it must be a whole number from 0")
+    if max(most) and draft is None:
+        raise ValueError(f"K is {max(most)} and there is no draft; give one, or K = 0")
     if draft is not None:
-        check_draft(draft, 1, vocab_size)
-    return max(Ks)
+        check_draft(draft, V)
+    return max(most)
 
 
 class FrontDesk:
@@ -166,18 +143,24 @@ class FrontDesk:
     def __init__(
         self,
         target: GPTLanguageModel,
-        draft=None,
-        K: int | Callable[[int], int] = 0,
+        draft: Draft | Proposer | None = None,
+        K: int = 0,
         budget: int = 256,
         rows: int = 32,
         capacity: int | None = None,
         width: int = 16,
+        nodes: int | None = None,
+        policy: Callable[[int], int] | None = None,
     ):
         window, V = target.config.block_size, target.config.vocab_size
-        self.target, self.draft, self.K = target, draft, K if callable(K) else lambda _: K
-        self.reads = hasattr(draft, "propose")  # it may want what the target knew
+        fixed = (width - 1 if isinstance(draft, Proposer) else K) if nodes is None else nodes
+        self.policy = policy or (lambda _: fixed)
         numbers = {"budget": budget, "rows": rows, "capacity": capacity, "width": width}
-        self.most = check_server(draft, self.K, V, **numbers)
+        self.most = check_server(draft, self.policy, V, **numbers)
+        self.target, self.draft = target, None
+        if draft is not None:
+            self.draft = lifted(draft, K if policy is None else self.most)
+        self.reads = draft is not None and self.draft.reads
         pool = getattr(target, "cache", None)
         self.block, self.padding = getattr(pool, "size", 1), width * hasattr(pool, "blocks")
         all_places = rows * (window + self.most * self.reads)
@@ -185,7 +168,7 @@ class FrontDesk:
             all_places = pool.blocks * pool.size
         self.capacity = all_places if capacity is None else capacity
         self.budget, self.rows, self.width = budget, rows, width
-        self.no_guess = Tree([], [], torch.empty(0, V, dtype=torch.float64))
+        self.no_guess = Tree.empty(V)
         self.requests: list[Request] = []
         self.running = self.submitted = 0
         self.finished: dict[int, Generation] = {}
@@ -212,9 +195,9 @@ class FrontDesk:
 
         Raises ValueError for a bad request, or one that is too long for the cache.
         """
-        layers, rng = getattr(self.draft, "layers", None), rng or RandomSource(self.submitted)
+        rng = rng or RandomSource(self.submitted)
         asked = prompt_tokens, max_new_tokens, stop_token
-        request = Request(self.target, *asked, layers, sampling, rng, self.submitted)
+        request = Request(self.target, *asked, sampling, rng, self.submitted)
         longest = min(request.end, request.block_size) - 1
         needs = self.block * self.places(longest, self.most if self.reads else 0)
         if needs > self.capacity:
@@ -259,34 +242,38 @@ class FrontDesk:
 class Server(FrontDesk):
     """Continuous batching: requests come and go, and every pass takes what fits.
 
-    K: the most guesses of a request in a pass, a number from 0 or a function of the number of
-    running requests; of nothing that was drafted, or the output is biased. budget: tokens that a
-    pass computes; width: of one request, so that a long prompt holds nobody up; rows: requests that
-    run at a time. capacity: places for tokens in all caches together, by default a window for each
-    row, or the pool that the target keeps its caches in.
+    K: how deep a draft with get_probs guesses; a Proposer has a depth of its own. nodes: the most
+    guesses of a request in a pass: by default K, or for a Proposer what `width` leaves. policy:
+    chooses them instead, of the number of running requests; of nothing that was drafted, or the
+    output is biased. budget: tokens that a pass computes; width: of one request, so that a long
+    prompt holds nobody up; rows: requests that run at a time. capacity: places for tokens in all
+    caches together, by default a window for each row, or the pool that the target keeps its caches
+    in.
     Raises ValueError for a draft of another vocabulary, and for numbers that are out of range.
     """
 
-    def guess(self, request: Request, K: int) -> None:
-        """Up to K guesses for a request's next pass."""
-        request.restart_if_full()
-        tree, most = self.no_guess, K if self.reads else min(K, request.room)
+    def guess(self, request: Request, nodes: int) -> None:
+        """Up to so many guesses for a request's next pass."""
+        tree, most = self.no_guess, nodes if self.reads else min(nodes, request.room)
         if most > 0:
-            tree = propose(self.draft, request, K, request.sampling, request.rng)
-        request.tree, request.most = cut(tree, most), most
+            deep = min(nodes, request.room)
+            tree = self.draft.propose(request, deep, request.sampling, request.rng)
+        request.tree, request.most = tree.cut(most), most
 
     def settle(self) -> None:
         """Between two passes: the finished leave, and all others have guesses."""
         for request in [request for request in self.requests if request.done]:
             self.finished[request.id] = self.cancel(request.id)
-        K = self.K(max(1, self.running))
+        nodes = self.policy(max(1, self.running))
         for request in [request for request in self.requests if request.tree is None]:
-            self.safely(request, self.guess, request, K)
+            request.restart_if_full()
+            if not (self.reads and request.unread):  # it looks at what is to be read first
+                self.safely(request, self.guess, request, nodes)
 
     def batch(self) -> list[tuple[Request, int]]:
         """Who takes part in the next pass, with how many tokens. Others have no cache."""
         line = self.requests[: self.rows]
-        wants = [(request.to_do, self.places(request.context, request.most)) for request in line]
+        wants = [(request.to_do, self.places(request.position, request.most)) for request in line]
         places = self.capacity // self.block
         shares = schedule(wants, self.running, self.budget, self.width, places)
         for request in self.requests[len(shares) :]:
@@ -307,7 +294,8 @@ class Server(FrontDesk):
         if batch := self.batch():
             parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
             samplings = [request.sampling for request, _ in batch]
-            verified = verify_batch(self.target, parts, trees, samplings)
+            layers = [self.draft and self.draft.layers] * len(parts)
+            verified = verify_batch(self.target, parts, trees, samplings, layers)
             for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
                 seen = hidden if self.reads else None
                 self.safely(request, request.take_part, n, p, seen, new_kvs)
