@@ -1,6 +1,7 @@
 """What the tests share: one thread per process, tiny models, and the devices to run them on."""
 
 import functools
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 from pretend import Pretend
 
+from nanogpt.generate import Text
 from nanogpt.model import GPTConfig, GPTLanguageModel
 
 torch.set_num_threads(1)
@@ -65,6 +67,19 @@ torch.testing.assert_close = under_the_rule(torch.testing.assert_close, rtol=0, 
 
 
 TINY = GPTConfig(vocab_size=11, block_size=12, n_layer=2, n_head=2, n_embd=8)
+
+
+def read_text(target, prompt, n, layers=None):
+    """A text of which all but the current token has been read, in a pass of its own."""
+    text = Text(target, prompt, n)
+    text.read(layers)
+    return text
+
+
+def restarts(made):
+    """How often a generation's context began anew."""
+    lengths = [r.cache_len for r in made.rounds]
+    return sum(b < a for a, b in itertools.pairwise(lengths))
 
 
 def make_model(config=TINY, seed=0, dtype=torch.float64):

@@ -22,7 +22,7 @@ from nanogpt.generate import Round
 from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.decoders import decoder
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
-from nanogpt.sampling import RandomSource, Sampling, table_rows
+from nanogpt.sampling import RandomSource
 from nanogpt.speculative import speculative_generate
 from nanogpt.theory import best_K
 
@@ -37,7 +37,7 @@ POLICIES = {
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_policy_is_lossless(policy, check):
     def generate(target, draft, prompt, n, K, *args, **kwargs):
-        return speculative_generate(target, draft, prompt, n, policy, *args, **kwargs)
+        return speculative_generate(target, draft, prompt, n, K, *args, policy=policy, **kwargs)
 
     check(generate)
 
@@ -56,14 +56,14 @@ def test_a_rule_that_discards_a_token_it_has_seen_is_biased():
         return tokens[len(context) :], torch.stack(draft_probs) if draft_probs else none
 
     with pytest.raises(AssertionError, match="not the target's"):
-        CHECKS["exact"](decoder(draft_tokens=draft_tokens_looking))
+        CHECKS["exact"](decoder(draft=draft_tokens_looking))
 
 
 def drafted(policy, draft_of, n=40):
     """How many tokens each full round drafted."""
     target = toy_target(7, 64)
     made = speculative_generate(
-        target, draft_of(target), [0, 1], n, policy, Sampling(), RandomSource(1)
+        target, draft_of(target), [0, 1], n, rng=RandomSource(1), policy=policy
     )
     return [len(r.candidates) for r in made.rounds[:-3]]
 
@@ -168,7 +168,7 @@ def test_the_fit_finds_the_weights_that_made_the_data():
 
 
 def test_a_prepared_rule_predicts_what_it_predicts_anyway():
-    rows = table_rows(random_draft(5).table)
+    rows = list(random_draft(5).table)
     stop, other = StopRule([1.0, -2.0, 0.5]), StopRule([0.0, 0.0, 0.0])
     before = [stop(q) for q in rows]
     stop.prepare(rows)

@@ -32,6 +32,7 @@ from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import SuffixDraft
+from nanogpt.drafts.protocol import ChainDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.measure.bench import Row, Setting
 from nanogpt.measure.clock import prompts_of
@@ -100,7 +101,7 @@ def test_a_right_draft_that_proposes_passes(make, toy):
     assert float(found["exact"].split("total variation ")[1]) < 1e-4
 
 
-class Chained(bigram.BigramDraftModel):
+class Chained(bigram.BigramDraftModel, ChainDraft):
     """A right draft with a chain."""
 
     def chain(self, context, K, rng):
@@ -145,6 +146,7 @@ import random, time
 import numpy as np
 import torch
 from nanogpt.drafts.bigram import BigramDraftModel as Bigram
+from nanogpt.drafts.protocol import ChainDraft, Proposer
 from nanogpt.generate import Tree
 
 
@@ -209,7 +211,7 @@ CHAINS = {
     "single": ("rng.categorical(q)", "q.float()", "chain: q is float32"),
 }
 CHAIN = """
-class Mine(Bigram):
+class Mine(Bigram, ChainDraft):
     def chain(self, context, K, rng):
         tokens, rows = list(context), []
         for i in range(K):
@@ -285,7 +287,7 @@ def test_a_tree_that_was_not_drawn_from_its_q_is_refused(tokens, parents, q, say
         entered(
             f"""{HEAD}
 calls, q0 = [], torch.full((7,), 1 / 7).double()
-class Mine(Bigram):
+class Mine(Bigram, Proposer):
     def propose(self, text, most, sampling, rng):
         q = self.get_probs(text.tokens)
         if most < 1:
@@ -296,7 +298,10 @@ class Mine(Bigram):
 
 
 def test_a_tree_that_reads_the_text_may_not_change_it(entered):
-    code = HEAD + "class Mine(Bigram):\n    def propose(self, text, most, sampling, rng):\n        "
+    code = (
+        HEAD
+        + "class Mine(Bigram, Proposer):\n    def propose(self, text, most, sampling, rng):\n        "
+    )
     with pytest.raises(Refused, match="propose changes the text"):
         entered(code + "text.tokens.append(0)\n")
     with pytest.raises(Refused, match=r"propose returns a list; it must be a generate.Tree"):
@@ -308,7 +313,7 @@ def test_a_tree_that_lies_for_some_samplings_only_is_seen_by_enumeration(entered
         entered(
             HEAD
             + """
-class Mine(Bigram):
+class Mine(Bigram, Proposer):
     def propose(self, text, most, sampling, rng):
         q = self.get_probs(text.tokens)
         token = int(q.argmax()) if sampling.top_k else rng.categorical(q)
@@ -319,7 +324,7 @@ class Mine(Bigram):
 
 def test_a_draft_that_writes_into_the_targets_cache_is_seen_by_its_text(entered):
     code = """
-class Mine(Bigram):
+class Mine(Bigram, Proposer):
     def propose(self, text, most, sampling, rng):
         if len(text.rounds) >= {rounds}:
             text.past_kvs[0][0][1].mul_(-3)

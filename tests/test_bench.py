@@ -13,9 +13,9 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
-from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, PROPOSERS
+from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Generation, Round
+from nanogpt.generate import Generation, Round, TreeRound
 from nanogpt.measure import bench
 from nanogpt.measure.bench import (
     ALL,
@@ -24,7 +24,7 @@ from nanogpt.measure.bench import (
     SHORT,
     Pair,
     Setting,
-    Timed,
+    TimedTarget,
     calibrate,
     cost_growth,
     line,
@@ -41,13 +41,13 @@ from nanogpt.measure.clock import free_cores, prompts_of
 from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import speculative_generate
+from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.theory import best_K, expected_tokens
 
 
 def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
     out, png = tmp_path / "rows.json", tmp_path / "rows.png"
-    rows = ["--draft", "bigram", "lookup", "--K", "1", "acceptance", "--temperature", "0", "1.5"]
+    rows = ["--draft", "bigram", "lookup", "--K", "1", "3", "--temperature", "0", "1.5"]
     rows += ["--rule", "block", "token"]
     main([*rows, "--pairs=2", "--tokens=8", f"--json={out}", f"--picture={png}"])
     printed, progress = capsys.readouterr()
@@ -55,10 +55,7 @@ def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
     assert re.search(r"bigram draft: built in \d+\.\d\d s", printed)
     rows = [text.split() for text in printed.splitlines() if "│" in text][1:]
     assert len(rows) == 2 * 2 * 2 * 2 * 2 == len(json.loads(out.read_text()))
-    assert {row[0] for row in rows} == set(TARGETS) and {row[2] for row in rows} == {
-        "1",
-        "acceptance",
-    }
+    assert {row[0] for row in rows} == set(TARGETS) and {row[2] for row in rows} == {"1", "3"}
     assert {row[4] for row in rows} == set(RULES)
     assert all("×" in " ".join(row) and row[-1].endswith("%") for row in rows)
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -69,7 +66,8 @@ def test_drafts_that_propose_trees_are_raced_as_well(capsys):
     rows = [text.split() for text in capsys.readouterr()[0].splitlines() if "│" in text][1:]
     assert [row[1] for row in rows] == list(PROPOSERS) * len(TARGETS)
     for row in rows:
-        assert "×" in " ".join(row) and row[2] == str(BEST_PROPOSED[row[1]])
+        assert "×" in " ".join(row) and row[2].strip(",") == str(BEST_PROPOSED[row[1]])
+        assert row[1] not in NODES or row[3:5] == [str(NODES[row[1]]), "n"]
 
 
 def test_the_parts_of_a_trees_round_are_clocked():
@@ -96,7 +94,8 @@ def test_the_long_tour_visits_what_it_must():
         assert {s.draft for s in mine} == set(DRAFTS) | set(PROPOSERS)
         assert set(DRAFTS) == set(BEST)
         assert {s.temperature for s in mine} == {0.0, 1.0, 1.5}
-        assert {1, 16, *POLICIES} <= {s.K for s in mine if s.draft == "distilled"}
+        assert {1, 16} <= {s.K for s in mine if s.draft == "distilled"}
+        assert {*POLICIES} <= {s.policy for s in mine if s.draft == "distilled"}
         assert {16, 24, 31} <= {s.K for s in mine if s.rule == "block"}
     with pytest.raises(ValueError, match="--all is a tour of its own"):
         settings_of(parse_arguments(["--all", "--K", "4"]))
@@ -132,15 +131,15 @@ def test_a_row_shows_the_median_pair_and_the_equations_prediction():
     assert row.speed_up == 2.0 and row.quartiles == (1.0, 9.0)
     assert row.alpha == 3 / 4 and row.drafted == 2 and row.tokens_per_pass == 2.5
     assert row.shares["rest"] == pytest.approx(0.1) and row.outside == pytest.approx(0.3)
-    plain = (1.0 + 9.0 + 2.0 - 0.3) / 15  # seconds per token, without the prefills
-    assert row.predicted == pytest.approx(expected_tokens(0.75, 2) / (0.9 * 3 / 6 / plain))
+    plain = (1.0 + 9.0 + 2.0) / 15  # seconds per token
+    assert row.predicted == pytest.approx(expected_tokens(0.75, 2) / (3 / 6 / plain))
     assert line(row).split()[:2] == ["fused", "bigram"] and "2.00×" in line(row)
     assert row.guess_seconds == pytest.approx(0.1 * 3 / 12)
 
 
 def test_a_draft_that_never_guesses_has_a_row_too():
-    made = Generation([1], [Round([], torch.empty(0), torch.empty(0), [1], 0, [], [])], 1)
-    row = summary(Setting("fused", "mine", "own", 1.0), [Pair(1.0, 1.0, 0.7, SHARES, made)])
+    made = Generation([1], [TreeRound([], torch.empty(0), torch.empty(0), [1], 0, [], [])], 1)
+    row = summary(Setting("fused", "mine", None, 1.0), [Pair(1.0, 1.0, 0.7, SHARES, made)])
     assert row.drafted == 0 and row.predicted > 0 and math.isnan(row.guess_seconds)
 
 
@@ -148,18 +147,17 @@ def test_blocks_have_no_alpha_and_are_predicted_from_what_a_round_emitted():
     setting = Setting("fused", "bigram", 2, 1.0, "block")
     row = summary(setting, [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
     assert row.alpha is None and "block" in line(row) and "–" in line(row)
-    plain = (2.0 - 0.1) / 5  # seconds per token, without the prefill
-    assert row.predicted == pytest.approx(2.5 / (0.9 / 2 / plain))
+    assert row.predicted == pytest.approx(2.5 / (1.0 / 2 / (2.0 / 5)))
 
 
 def test_a_timed_target_is_the_same_target():
     target, draft = toy_target(7, 8), random_draft(7)
-    timed = Timed(target)
+    timed = TimedTarget(target)
     same = [
         speculative_generate(t, draft, [0], 20, 2, rng=RandomSource(1)) for t in (target, timed)
     ]
-    assert same[0].tokens == same[1].tokens and timed.seconds > 0
-    assert timed.calls == same[1].target_passes + same[1].prefills
+    assert same[0].tokens == same[1].tokens and timed.spent > 0
+    assert timed.passes == same[1].target_passes + same[1].prefills
 
 
 def test_a_pair_is_measured_on_the_same_text():
@@ -169,9 +167,12 @@ def test_a_pair_is_measured_on_the_same_text():
     assert pair.made.tokens == same.tokens
     assert 0 < pair.target_seconds < pair.seconds and pair.plain_seconds > 0
     assert set(pair.shares) == set(SHARES)
+    assert pair.shares.pop("prefill") == 0, "what is unread enters with the first guesses"
     assert all(0 < s < 1 for s in pair.shares.values()) and sum(pair.shares.values()) < 1
     request = target, draft, [0, 1], 20, 3, Sampling()
-    block = speculative_generate(*request, RandomSource(5), accept=accept_blockwise)
+    block = speculative_generate(
+        *request, RandomSource(5), steps=replace(CHAIN, accept=accept_blockwise)
+    )
     pair = measure(*request, 5, "block")
     assert pair.made.tokens == block.tokens and pair.shares["accept"] > 0
 
@@ -199,7 +200,7 @@ def test_costs_are_positive_and_a_policy_is_made_of_them():
     for name in POLICIES:
         most, _ = policy_of(name, target, draft)([])
         assert 1 <= most <= 16
-    assert policy_of(4, target, draft) == 4
+    assert policy_of(None, target, draft) is None
 
 
 def test_prompts_are_spread_over_the_text():
@@ -211,7 +212,8 @@ def test_prompts_are_spread_over_the_text():
 
 
 def test_a_picture_needs_a_number():
-    row = summary(Setting("fused", "bigram", "entropy", 1.0), [Pair(1, 1, 0.7, SHARES, MADE)])
+    setting = Setting("fused", "bigram", None, 1.0, policy="entropy")
+    row = summary(setting, [Pair(1, 1, 0.7, SHARES, MADE)])
     with pytest.raises(ValueError, match="no row to draw"):
         picture([row])
     assert picture([row, replace(row, setting=Setting("fused", "bigram", 2, 1.0))])
@@ -223,7 +225,9 @@ def test_a_picture_needs_a_number():
         *(["--pairs=0"], ["--tokens=0"], ["--K=0"], ["--temperature=-1"], ["--K", "2", "-1"]),
         *(
             ["--draft=exit", "--rule=block"],
-            ["--draft=tree", "--K=entropy"],
+            ["--draft=tree", "--policy=entropy"],
+            ["--draft=bigram", "--nodes=4"],
+            ["--policy=entropy", "--K=4"],
             ["--draft=exit", "--K=0"],
         ),
     ],
@@ -278,5 +282,5 @@ def test_the_bars_of_the_design_hold():
 
 def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(capsys):
     """Counted tables make rows in inference mode; the second target meets them."""
-    main(["--draft", "counts", "--K", "learned", "--pairs=1", "--tokens=8"])
+    main(["--draft", "counts", "--policy", "learned", "--pairs=1", "--tokens=8"])
     assert capsys.readouterr().out.count("counts ") >= 2

@@ -1,9 +1,12 @@
 """Copies of the target as its drafts: fewer bits, fewer entries, and nothing of theirs is kept."""
 
 import gc
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from conftest import read_text
 from torch import nn
 
 from nanogpt import checkpoint
@@ -11,11 +14,10 @@ from nanogpt.cache import cache_length, keep_path
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.itself import CopyDraft, int8_product, quantized, round_to, sink_and_window
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Round, Text, autoregressive_generate, prefill
+from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations, tensors
-from nanogpt.proof.decoders import loop
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, deep_toy
 from nanogpt.rules import accept_tree
@@ -23,7 +25,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
-from nanogpt.tree import tree_generate, verify_tree
+from nanogpt.tree import TREE, tree_generate, verify_tree
 
 both = pytest.mark.parametrize("form", TARGETS)
 
@@ -190,7 +192,7 @@ def test_q_is_that_of_one_pass_after_the_targets_entries(form, how):
     model = toy(vocab_size=4, window=32)
     target, draft = TARGETS[form](model), copy_of(model, form, K=4, **how)
     prompt = [0, 1, 2, 3, 0, 2]
-    text = Text(target, prompt, 20)
+    text = read_text(target, prompt, 20)
     tree = draft.propose(text, text.room, Sampling(), RandomSource(3))
     assert tree.parents == [-1, 0, 1, 2] and tree.begun is None
     P, K = len(prompt) - 1, 4
@@ -198,7 +200,7 @@ def test_q_is_that_of_one_pass_after_the_targets_entries(form, how):
     mask = torch.ones(K, P + K, dtype=torch.bool).tril(P)
     for i in range(K if draft.window else 0):
         mask[i, : P + i + 1] = sink_and_window(P + i, draft.sink, draft.window)
-    logits = draft.model(idx, past_kvs=Text(target, prompt, 20).past_kvs, attn_mask=mask)[0]
+    logits = draft.model(idx, past_kvs=read_text(target, prompt, 20).past_kvs, attn_mask=mask)[0]
     assert torch.allclose(tree.q, Sampling().probs(logits[0]), rtol=0, atol=1e-9)
 
 
@@ -208,7 +210,7 @@ def test_nothing_of_the_copys_stays_in_the_cache(form, how):
     """After every round the cache is that of the target's own fresh prefill."""
     model = toy(vocab_size=4, window=32)
     target, draft = TARGETS[form](model), copy_of(model, form, K=3, **how)
-    text, rng = Text(target, [0, 1, 2], 24), RandomSource(5)
+    text, rng = read_text(target, [0, 1, 2], 24), RandomSource(5)
     while not text.done:
         before = [t.clone() for t in tensors(text.past_kvs)]
         tree = draft.propose(text, text.room, Sampling(), rng)
@@ -217,8 +219,8 @@ def test_nothing_of_the_copys_stays_in_the_cache(form, how):
         p, _, new_kvs = verify_tree(target, text, tree, Sampling())
         path, token = accept_tree(tree, p, rng)
         emitted = [*(tree.tokens[node] for node in path), token]
-        past_kvs = keep_path(new_kvs, path, text.cache_len)
-        text.take(Round(tree.tokens, tree.q, p, emitted, text.cache_len), past_kvs)
+        past_kvs = keep_path(new_kvs, path, text.position)
+        text.take(Round(tree.tokens, tree.q, p, emitted, text.position), past_kvs)
         fresh = tensors(prefill(target, text.tokens[:-1]))
         for t, right in zip(tensors(text.past_kvs), fresh, strict=True):
             assert torch.allclose(t, right, rtol=0, atol=1e-9)
@@ -246,7 +248,7 @@ def test_entries_that_are_kept_change_the_text():
             for mine, layer in zip(kept[0], right, strict=True)
         )
 
-    broken = loop("tree_generate", "tree", {"keep_path": keep_the_copys})
+    broken = partial(tree_generate, steps=replace(TREE, trim=keep_the_copys))
     for bits, n, wrong in ((2, 1, False), (2, 3, True)):
         draft = Hoarder(quantized(target, bits), 1)
         got = enumerate_outcomes(
@@ -294,7 +296,7 @@ def test_on_a_paged_cache_and_in_a_server_the_text_is_the_same():
 def test_a_guess_reads_one_token_at_its_own_position():
     target = toy(vocab_size=4, window=32)
     watched = Watched(quantized(target, 4))
-    text = Text(target, [0, 1, 2, 3], 20)
+    text = read_text(target, [0, 1, 2, 3], 20)
     tree = CopyDraft(watched, 3, window=2).propose(text, text.room, Sampling(), RandomSource(0))
     given = [(tokens, cache_length(past)) for tokens, past in watched.passes]
     assert given == [([token], 3 + i) for i, token in enumerate([3, *tree.tokens[:-1]])]
@@ -303,7 +305,7 @@ def test_a_guess_reads_one_token_at_its_own_position():
 @both
 def test_no_room_means_an_empty_tree(form):
     model = toy()
-    text = Text(TARGETS[form](model), [0], 1)
+    text = read_text(TARGETS[form](model), [0], 1)
     tree = copy_of(model, form, 4).propose(text, text.room, Sampling(), RandomSource(0))
     assert tree.tokens == tree.parents == [] and tree.q.shape == (0, 3)
 
@@ -380,7 +382,7 @@ def test_on_the_shipped_target_more_bits_and_more_entries_guess_better():
 def test_deep_toys_serve_both_forms():
     """The chapter's own toy: the copies must disagree with it, or enumeration proves little."""
     model, _ = deep_toy(layers=2)
-    text = Text(model, [0, 1], 9)
+    text = read_text(model, [0, 1], 9)
     p, _, _ = verify_tree(
         model, text, CopyDraft(model, 1).propose(text, 1, Sampling(), RandomSource(0)), Sampling()
     )

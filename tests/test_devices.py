@@ -119,7 +119,7 @@ def test_a_forgotten_move_is_an_error(device, floats):
 
     target = make_model(dtype=floats).to(device)
     with pytest.raises(RuntimeError, match=r"same device|device type"):
-        decoder(verify_candidates=forgetful)(target, random_draft(11), [1, 2], 5)
+        decoder(verify=forgetful)(target, random_draft(11), [1, 2], 5)
 
 
 # ---- the model and its decoders

@@ -26,7 +26,7 @@ from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_s
 from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.toys import SelfDraft, random_draft, toy_target
-from nanogpt.sampling import SUMS, RandomSource, Sampling
+from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import draft_tokens, speculative_generate
 from nanogpt.train import make_optimizer, train
 
@@ -573,4 +573,5 @@ def test_the_shipped_drafts_by_name_are_ready_to_be_drawn_from():
     assert DRAFTS.keys() == BEST.keys()
     for name in ("bigram", "distilled", "lookup"):
         draft = DRAFTS[name](tokens, 65)
-        assert draft.vocab_size == 65 and SUMS.recall(draft.get_probs([1])) is not None, name
+        q = draft.get_probs([1])
+        assert draft.vocab_size == 65 and q.dtype == torch.float64 and q.shape == (65,), name

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import read_text
 from torch import nn
 
 from nanogpt import checkpoint
@@ -9,7 +10,7 @@ from nanogpt.cache import cache_length, keep_path
 from nanogpt.data import get_batch
 from nanogpt.drafts import itself
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Round, Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import Round, Tree, autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations, tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -76,7 +77,7 @@ def test_greedy_decoding_is_equal_over_restarts(form, depth):
 @pytest.mark.parametrize("prompt", [[0], [0, 1, 2]])
 def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
     target, head = toy(form)
-    text = Text(target, prompt, 20)
+    text = read_text(target, prompt, 20)
     tree = itself.EarlyExitDraft(target, depth, head, 3).propose(
         text, text.room, Sampling(), RandomSource(1)
     )
@@ -84,7 +85,7 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
     assert cache_length(tree.begun.past_kvs) == text.cache_len + 3  # not the last drafted one
     p, hidden, new_kvs = verify_tree(target, text, tree, Sampling())
     cache = [t.clone() for t in tensors(new_kvs)]
-    again = Text(target, prompt, 20)
+    again = read_text(target, prompt, 20)
     plain = Tree(tree.tokens, tree.parents, tree.q)
     right_p, right_hidden, right_kvs = verify_tree(target, again, plain, Sampling())
     assert torch.allclose(p, right_p, rtol=0, atol=1e-9)
@@ -97,14 +98,14 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
 def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
     target, head = toy(form, vocab_size=4, window=32)
     draft, rng = itself.EarlyExitDraft(target, 2, head, 3), RandomSource(5)
-    text, accepted = Text(target, [0, 1, 2], 24), set()
+    text, accepted = read_text(target, [0, 1, 2], 24), set()
     while not text.done:
         tree = draft.propose(text, text.room, Sampling(), rng)
         p, _, new_kvs = verify_tree(target, text, tree, Sampling())
         path, token = accept_tree(tree, p, rng)
         emitted = [*(tree.tokens[node] for node in path), token]
-        past_kvs = keep_path(new_kvs, path, text.cache_len)
-        text.take(Round(tree.tokens, tree.q, p, emitted, text.cache_len), past_kvs)
+        past_kvs = keep_path(new_kvs, path, text.position)
+        text.take(Round(tree.tokens, tree.q, p, emitted, text.position), past_kvs)
         fresh = tensors(prefill(target, text.tokens[:-1]))
         for t, right in zip(tensors(text.past_kvs), fresh, strict=True):
             assert torch.allclose(t, right, rtol=0, atol=1e-9)
@@ -130,7 +131,7 @@ def test_with_all_blocks_and_the_targets_head_it_is_always_accepted(form, sampli
 def test_a_draft_that_may_guess_nothing_says_so_with_an_empty_tree():
     target, head = toy()
     tree = itself.EarlyExitDraft(target, 1, head).propose(
-        Text(target, [0], 1), 0, Sampling(), RandomSource(0)
+        read_text(target, [0], 1), 0, Sampling(), RandomSource(0)
     )
     assert tree.tokens == [] and tree.begun is None and tree.q.shape == (0, 3)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
-from nanogpt.speculative import accept_reject, speculative_generate
+from nanogpt.speculative import CHAIN, accept_reject, speculative_generate
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
@@ -38,7 +39,7 @@ def test_the_correct_decoder_passes(check):
 
 
 DECODERS = {
-    "block": functools.partial(speculative_generate, accept=accept_blockwise),
+    "block": functools.partial(speculative_generate, steps=replace(CHAIN, accept=accept_blockwise)),
     "with": tree_decoder("with"),
     "without": tree_decoder("without"),
     "fixed": tree_decoder("fixed", (2, 2)),
@@ -293,7 +294,7 @@ def test_a_decoder_is_made_of_the_loop_and_the_readers_part():
         calls.append(args)
         return accept_reject(*args)
 
-    CHECKS["cache"](decoder(accept_reject=mine))
+    CHECKS["cache"](decoder(accept=mine))
     assert calls
     with pytest.raises(ValueError, match="no part accept"):
         decoder(accept=mine)

@@ -12,6 +12,7 @@ from nanogpt import checkpoint
 from nanogpt.cache import cache_length, keep_path, trim_kv_cache
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.drafts.protocol import Chain
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Round, Text, autoregressive_generate, prefill
 from nanogpt.model import tree_mask
@@ -381,15 +382,18 @@ def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
     target = on_pool(plain, 20, 4)
     prompt = [1, 2, 3, 4, 5, 6, 0, 1, 2, 5]
     one = SharedText(target, prompt, 5)
+    one.read()
     free = target.cache.free
     other = SharedText(target, prompt, 5)
+    other.read()
     assert (
         target.cache.free == free - 1
         and other.past_kvs.tables[0].blocks[:2] == (one.past_kvs.tables[0].blocks[:2])
     )
     third = SharedText(target, prompt[:9], 5)
-    assert third.prefills == 0 and third.cache_len == 8, "all that it needs lies there"
+    assert third.unread == [] and third.cache_len == 8, "all that it needs lies there"
     strange = SharedText(target, [*prompt[:5], 2, *prompt[6:]], 5)
+    strange.read()
     for text in (one, other, third, strange):
         assert same(text.past_kvs, plain, text.tokens[:-1])
     assert strange.past_kvs.tables[0].blocks[0] == one.past_kvs.tables[0].blocks[0]
@@ -399,7 +403,8 @@ def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
 def rounds(texts, draft, seed):
     """One round of all texts together, with sources of their own."""
     rngs = [RandomSource(seed + b) for b in range(len(texts))]
-    seats = [Seat(t, draft, 3, Sampling(), rng) for t, rng in zip(texts, rngs, strict=True)]
+    draft = Chain(draft, 3)
+    seats = [Seat(t, draft, Sampling(), rng) for t, rng in zip(texts, rngs, strict=True)]
     batch_round(texts[0].target, seats)
 
 
@@ -425,10 +430,19 @@ class SharedRequest(Request):
 
     begun: ClassVar = []  # of each context: how many tokens were found, and how many it has
 
-    def read(self, tokens):
-        super().read(tokens)
-        self.past_kvs = self.target.cache.found(tokens)
-        self.begun.append((self.cache_len, len(tokens)))
+    def find(self):
+        self.past_kvs = self.target.cache.found(self.tokens[self.start : -1])
+        self.begun.append((self.cache_len, self.position))
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.find()
+
+    def restart_if_full(self):
+        before = self.start
+        super().restart_if_full()
+        if self.start != before:
+            self.find()
 
     def take_part(self, *args):
         super().take_part(*args)
@@ -492,8 +506,6 @@ def test_a_pool_of_other_types_and_bad_sizes():
             BlockPool(model.config, 16, bad, like=model.lm_head.weight)
     with pytest.raises(ValueError, match="no BlockPool"):
         SharedText(FusedLanguageModel(model), [1, 2], 3)
-    with pytest.raises(ValueError, match="without layers"):
-        SharedText(target, [1, 2], 3, layers=[1])
     with pytest.raises(ValueError, match="no text has a cache"):
         PagedCache.joined([None, None])
 
@@ -527,7 +539,7 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
     own = toy_target(7, 8)
     target, prompt = on_pool(own, 9, 1), [0, 1, 2, 3, 4, 5, 6, 0]
     seats = [
-        Seat(SharedText(target, prompt, 12), random_draft(7), 2, Sampling(), RandomSource(3))
+        Seat(SharedText(target, prompt, 12), Chain(random_draft(7), 2), Sampling(), RandomSource(3))
         for _ in range(2)
     ]
     batch_round(target, seats)
@@ -538,5 +550,5 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
     seats.clear()
     while not stays.text.done:
         batch_round(target, [stays])
-    alone = speculative_generate(own, stays.draft, prompt, 12, 2, rng=RandomSource(3))
+    alone = speculative_generate(own, stays.draft.draft, prompt, 12, 2, rng=RandomSource(3))
     assert stays.text.tokens[8:] == alone.tokens

@@ -4,14 +4,14 @@ import itertools
 
 import pytest
 import torch
-from conftest import TINY, make_model
+from conftest import TINY, make_model, read_text, restarts
 
 from nanogpt import checkpoint
 from nanogpt.drafts import parallel
 from nanogpt.drafts.grown import sparse_tree
 from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of, medusa_loss
 from nanogpt.fused import TARGETS
-from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
@@ -123,12 +123,12 @@ def test_greedy_text_is_equal_over_restarts(kind, shape):
     made = tree_generate(
         TARGETS[kind](target), MedusaDraft(heads, *shape), [1, 2, 3], 60, sampling=Sampling(0)
     )
-    assert made.tokens == greedy and made.prefills > 2
+    assert made.tokens == greedy and restarts(made) > 1
 
 
 def test_a_chain_claims_the_q_it_was_drawn_from(tiny):
     sampling = Sampling(0.7, top_k=3)
-    heads, text = random_heads(TINY, 3), Text(tiny, [1, 2, 3], 10)
+    heads, text = random_heads(TINY, 3), read_text(tiny, [1, 2, 3], 10)
     tree = MedusaDraft(heads).propose(text, 5, sampling, RandomSource(0))
     assert tree.parents == [-1, 0, 1] and len(tree.tokens) == 3
     torch.testing.assert_close(tree.q, sampling.probs(heads(text.hidden[-1])))
@@ -137,7 +137,7 @@ def test_a_chain_claims_the_q_it_was_drawn_from(tiny):
 
 
 def test_a_tree_holds_the_ranked_tokens_with_one_hot_q_and_is_cut_where_there_is_no_room(tiny):
-    heads, text = random_heads(TINY, 2), Text(tiny, [1, 2, 3], 10)
+    heads, text = random_heads(TINY, 2), read_text(tiny, [1, 2, 3], 10)
     order = heads(text.hidden[-1]).argsort(descending=True).tolist()
     draft = MedusaDraft(heads, [-1, 0, -1, 2, 2], [0, 1, 3, 0, 2])
     tree = draft.propose(text, 2, Sampling(), RandomSource(0))
@@ -151,7 +151,7 @@ def test_a_tree_holds_the_ranked_tokens_with_one_hot_q_and_is_cut_where_there_is
 
 def test_a_tree_that_is_cut_keeps_its_parents_wherever_deep_nodes_stand(tiny):
     """By hand: x, its child y, y's child z, then a and its child b; z is too deep."""
-    heads, text = random_heads(TINY, 3), Text(tiny, [1, 2, 3], 10)
+    heads, text = random_heads(TINY, 3), read_text(tiny, [1, 2, 3], 10)
     draft = MedusaDraft(heads, [-1, 0, 1, -1, 3], [0, 1, 0, 2, 0])
     tree = draft.propose(text, 2, Sampling(), RandomSource(0))
     near, far, _ = heads(text.hidden[-1]).argsort(descending=True).tolist()
@@ -164,7 +164,7 @@ def test_a_sparse_tree_that_is_cut_is_its_upper_part(tiny, n):
     parents, ranks = sparse_tree([[0.8, 0.1], [0.7, 0.2], [0.6, 0.3]], n)
     depths = depths_of(parents)
     assert depths != sorted(depths)
-    heads, text = random_heads(TINY, 3), Text(tiny, [1, 2, 3], 10)
+    heads, text = random_heads(TINY, 3), read_text(tiny, [1, 2, 3], 10)
     order = heads(text.hidden[-1]).argsort(descending=True).tolist()
     tree = MedusaDraft(heads, parents, ranks).propose(text, 2, Sampling(), RandomSource(0))
 
@@ -179,7 +179,7 @@ def test_a_sparse_tree_that_is_cut_is_its_upper_part(tiny, n):
 @pytest.mark.parametrize("shape", [(), ([-1], [0])], ids=["chain", "tree"])
 def test_nothing_is_guessed_without_a_state_or_without_room(tiny, shape):
     draft = MedusaDraft(random_heads(TINY, 1), *shape)
-    for text, most in ((Text(tiny, [1], 5), 3), (Text(tiny, [1, 2], 5), 0)):
+    for text, most in ((read_text(tiny, [1], 5), 3), (read_text(tiny, [1, 2], 5), 0)):
         tree = draft.propose(text, most, Sampling(), RandomSource(0))
         assert tree.tokens == [] and tree.q.shape == (0, TINY.vocab_size)
 

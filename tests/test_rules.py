@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,13 +20,13 @@ from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import accept_reject, residual, speculative_generate
+from nanogpt.speculative import CHAIN, accept_reject, residual, speculative_generate
 from nanogpt.tree import tree_generate
 
 RULES = (accept_tree, accept_traversal)
 SIBLINGS = ("with", "without", "fixed")
 SAMPLINGS = (Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
-block = functools.partial(speculative_generate, accept=accept_blockwise)
+block = functools.partial(speculative_generate, steps=replace(CHAIN, accept=accept_blockwise))
 
 
 def off(generate, n, K, sampling=Sampling(), V=3, prompt=(0, 1), fused=False):

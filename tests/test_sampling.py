@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanogpt.sampling import SUMS, RandomSource, RowMemory, Sampling, Table, cumulative, table_rows
+from nanogpt.sampling import RandomSource, Sampling, cumulative
 
 LOGITS = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64).log()
 
@@ -93,13 +93,20 @@ def test_the_uniform_numbers_are_pcg64s_own():
     assert [mine.random() for _ in range(301)] == [numpys.random() for _ in range(301)]
 
 
-def test_a_row_of_a_table_is_drawn_from_as_the_row_by_itself():
+def test_known_running_sums_give_the_same_token():
     rows = torch.softmax(torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).double(), -1)
-    one, other, table = RandomSource(1), RandomSource(1), Table(rows)
+    one, other = RandomSource(1), RandomSource(1)
+    sums = memoryview(rows.numpy().cumsum(-1).ravel())
     for i in range(500):
-        assert one.categorical(table, i % 5) == other.categorical(rows[i % 5].clone())
-    with pytest.raises(ValueError, match="sum to 1"):
-        Table(rows * 2)
+        known = sums[7 * (i % 5) : 7 * (i % 5) + 7]
+        assert one.categorical(rows[i % 5], known) == other.categorical(rows[i % 5])
+
+
+def test_the_running_sums_are_those_of_the_row_as_it_is_now():
+    row = torch.tensor([0.2, 0.8], dtype=torch.float64)
+    assert cumulative(row).tolist() == [0.2, 1.0]
+    row[:] = torch.tensor([0.0, 1.0])
+    assert cumulative(row).tolist() == [0.0, 1.0] and RandomSource(0).categorical(row) == 1
 
 
 def test_the_same_seed_gives_the_same_choices():
@@ -167,53 +174,3 @@ def test_probabilities_are_treated_like_their_logits(rule):
     torch.testing.assert_close(rule.of_probs(LOGITS.exp()), rule.probs(LOGITS), rtol=0, atol=1e-12)
     with_zero = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
     assert rule.of_probs(with_zero)[1] == 0
-
-
-def test_the_running_sums_of_a_tables_rows_are_remembered():
-    table = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
-    rows = table_rows(table)
-    assert [row.tolist() for row in rows] == table.tolist()
-    for row in rows:
-        assert cumulative(row) is SUMS.recall(row), "not made again"
-        assert cumulative(row).tolist() == row.cumsum(0).tolist()
-        assert not vars(row), "nothing hangs on the tensor"
-    drawn = [[RandomSource(seed).categorical(p) for seed in range(50)] for p in (rows[0], table[0])]
-    assert drawn[0] == drawn[1]
-
-
-def test_a_memory_forgets_a_row_that_is_gone_and_knows_no_other():
-    memory, row = RowMemory(), torch.ones(2)
-    memory.remember(row, "known")
-    assert memory.recall(row) == "known"
-    assert memory.recall(row.clone()) is None and memory.recall(row.numpy()) is None
-    del row
-    assert not memory.entries
-
-
-def test_two_memories_of_one_row_are_apart():
-    row, one, other = torch.ones(2), RowMemory(), RowMemory()
-    one.remember(row, 1)
-    other.remember(row, 2)
-    assert (one.recall(row), other.recall(row)) == (1, 2)
-
-
-def test_rows_of_inference_mode_are_used_and_not_remembered():
-    """Such tensors keep no count of their changes, so a remembered value could be a stale one."""
-    with torch.inference_mode():
-        rows = table_rows(torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64))
-        assert SUMS.recall(rows[0]) is None
-        assert cumulative(rows[0]).tolist() == [0.2, 1.0]
-        rows[0][:] = torch.tensor([1.0, 0.0])
-        assert RandomSource(0).categorical(rows[0]) == 0
-    assert cumulative(rows[1]).tolist() == [1.0, 1.0]
-
-
-def test_a_row_that_was_changed_in_place_is_drawn_from_as_it_is_now():
-    rows = table_rows(torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64))
-    rows[0][:] = torch.tensor([0.0, 1.0])
-    assert RandomSource(0).categorical(rows[0]) == 1
-
-
-def test_a_table_with_a_row_that_is_no_distribution_is_refused():
-    with pytest.raises(ValueError, match="sum to 1"):
-        table_rows(torch.tensor([[0.5, 0.5], [0.5, 0.4]], dtype=torch.float64))

@@ -4,16 +4,18 @@ import itertools
 
 import pytest
 import torch
-from conftest import TINY, make_model
+from conftest import TINY, make_model, read_text, restarts
 
-from nanogpt.cache import keep_path, trim_kv_cache
+from nanogpt.cache import first as first_of
+from nanogpt.cache import keep_path
 from nanogpt.drafts.adaptive import by_entropy
 from nanogpt.drafts.eagle import EagleDraft, EagleTree
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.drafts.protocol import Chain
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS
-from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import Proposer, Text, Tree, autoregressive_generate, prefill
 from nanogpt.measure import bench
 from nanogpt.model import side_by_side
 from nanogpt.proof.checks import tensors
@@ -26,12 +28,11 @@ from nanogpt.serving.batch import (
     batch_mask,
     batch_round,
     joined,
-    propose,
     rows,
     verify_batch,
 )
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import Layered, tree_generate, tree_mask, verify_tree
+from nanogpt.tree import propose_tree, tree_generate, tree_mask, verify_tree
 
 every_form = pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
 WINDOW, V = 8, 7
@@ -96,7 +97,7 @@ def random_request(generator):
 
 def alone(target, draft, prompt, n, K, sampling, seed, stop):
     how = {"sampling": sampling, "rng": RandomSource(seed), "stop_token": stop}
-    if hasattr(draft, "propose"):
+    if isinstance(draft, Proposer):
         return tree_generate(target, draft, prompt, n, **how)
     return speculative_generate(target, draft, prompt, n, K, **how)
 
@@ -118,10 +119,10 @@ def test_in_500_random_batches_each_row_is_what_it_is_alone(form):
         requests = [random_request(generator) for _ in range(whole(1, 3, generator))]
         for request, made in zip(requests, together(target, requests), strict=True):
             same(made, alone(target, **request))
-            seen["restarted"] += made.prefills > 1
+            seen["restarted"] += restarts(made) > 0
             seen["stopped"] += len(made.tokens) < request["n"]
             seen["none"] += request["n"] == 0
-            seen["tree"] += hasattr(request["draft"], "propose")
+            seen["tree"] += isinstance(request["draft"], Proposer)
     assert min(seen.values()) > 50, seen
 
 
@@ -134,7 +135,9 @@ def test_a_row_has_its_own_rows_of_p_its_hidden_states_and_its_cache(form):
         texts, trees = [], []
         for b in range(4):
             P = whole(0, 10, generator)
-            text = Layered(target, tokens_of(P + 1, generator), 20, None, (1, 2) if b % 2 else None)
+            text = Text(target, tokens_of(P + 1, generator), 20)
+            if b < 2:  # the others are read in the same pass
+                text.read()
             depth = TINY.block_size - 1 - P
             size = whole(0, 14, generator)
             trees.append(random_tree(size, depth, generator) if depth else chain([]))
@@ -142,11 +145,13 @@ def test_a_row_has_its_own_rows_of_p_its_hidden_states_and_its_cache(form):
             wider += P + 1 + len(trees[-1].tokens) > TINY.block_size
         trees = [Tree(x.tokens, x.parents, x.q) for x in trees]
         samplings = [SAMPLINGS[(seed + b) % len(SAMPLINGS)] for b in range(4)]
-        right = []
-        for text, tree, sampling in zip(texts, trees, samplings, strict=True):
-            own = Layered(target, text.tokens, 20)  # its own buffer
-            right.append(verify_tree(target, own, tree, sampling, text.layers))
-        made = verify_batch(target, texts, trees, samplings)
+        right, layers = [], [None, (1, 2), None, (1, 2)]
+        for text, tree, sampling, read in zip(texts, trees, samplings, layers, strict=True):
+            own = Text(target, text.tokens, 20)  # its own buffer
+            if text.past_kvs is not None:
+                own.read()
+            right.append(verify_tree(target, own, tree, sampling, read))
+        made = verify_batch(target, texts, trees, samplings, layers)
         for mine, other in zip(made, right, strict=True):
             assert mine[0].dtype == torch.float64 and mine[0].shape == other[0].shape
             assert mine[1].shape == other[1].shape
@@ -166,7 +171,7 @@ def test_after_every_round_a_rows_cache_is_that_of_a_fresh_prefill(form):
     prompts = [tokens_of(n, generator) for n in (1, 3, 8, 2)]
     texts = [Text(target, prompt, 30) for prompt in prompts]
     seats = [
-        Seat(text, (draft, grown)[b % 2], 3, Sampling(), RandomSource(b))
+        Seat(text, (Chain(draft, 3), grown)[b % 2], Sampling(), RandomSource(b))
         for b, text in enumerate(texts)
     ]
     for turn in range(12):
@@ -180,7 +185,7 @@ def test_after_every_round_a_rows_cache_is_that_of_a_fresh_prefill(form):
             fresh = prefill(target, text.tokens[-1 - P : -1])
             for mine, right in zip(tensors(text.past_kvs), tensors(fresh), strict=True):
                 torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
-    assert min(text.prefills for text in texts) > 1, "all restarted"
+    assert min(text.start for text in texts) > 0, "all restarted"
 
 
 @every_form
@@ -195,21 +200,22 @@ def test_after_every_round_a_rows_hidden_states_are_those_of_its_cached_tokens(f
         EagleTree(target, random_head(target, layers), k=3, K=2, nodes=8),
     ]
     prompts, read = ([0, 1], [2, 2, 0, 1], [1]), (None, None, layers)
-    texts = [Layered(target, prompt, 40, layers=n) for prompt, n in zip(prompts, read, strict=True)]
+    texts = [Text(target, prompt, 40) for prompt in prompts]
+    grown.reads = True  # it does not, but what is kept for it is looked at
     seats = [
-        Seat(text, draft, 3, Sampling(), RandomSource(b))
+        Seat(text, draft, Sampling(), RandomSource(b))
         for b, (text, draft) in enumerate(zip(texts, drafts, strict=True))
     ]
     for _ in range(12):  # over a restart
         batch_round(target, seats)
-        for text in texts:
-            cached = torch.tensor([text.tokens[len(text.tokens) - 1 - text.cache_len : -1]])
+        for text, wanted in zip(texts, read, strict=True):
+            cached = torch.tensor([text.tokens[text.start :][: text.cache_len]])
             streams, _ = model.states(cached)
-            fresh = side_by_side(streams, layers) if text.layers else model.ln_f(streams[-1])
+            fresh = side_by_side(streams, wanted) if wanted else model.ln_f(streams[-1])
             torch.testing.assert_close(text.hidden, fresh[0], rtol=0, atol=1e-9)
             path = text.rounds[-1].path
             later += path != list(range(len(path)))
-    assert later > 5 and max(text.prefills for text in texts) > 1
+    assert later > 5 and max(text.start for text in texts) > 0
 
 
 def test_drafts_that_read_the_target_are_what_they_are_alone():
@@ -244,8 +250,9 @@ def test_a_draft_with_a_cache_of_its_own_is_right_shared_and_not(form):
 
 def test_a_policy_chooses_a_rows_k():
     target, draft, prompts = toy_target(V, WINDOW), random_draft(V), [[0, 1], [2]]
-    made = batch_generate(target, draft, prompts, 12, [by_entropy(2.0), 3])
-    same(made[0], alone(target, draft, [0, 1], 12, by_entropy(2.0), Sampling(), 0, None))
+    made = batch_generate(target, draft, prompts, 12, 3, policy=[by_entropy(2.0), None])
+    how = {"policy": by_entropy(2.0), "rng": RandomSource(0)}
+    same(made[0], speculative_generate(target, draft, [0, 1], 12, **how))
     same(made[1], alone(target, draft, [2], 12, 3, Sampling(), 1, None))
 
 
@@ -355,7 +362,7 @@ def test_a_single_trees_mask_is_its_own_and_padding_stays_in_the_window():
 
 
 def texts_of(target, lengths, generator):
-    return [Text(target, tokens_of(n + 1, generator), 20) for n in lengths]
+    return [read_text(target, tokens_of(n + 1, generator), 20) for n in lengths]
 
 
 @every_form
@@ -386,7 +393,7 @@ def test_what_a_shorter_text_has_not_written_is_zeros():
 def test_rows_of_one_buffer_are_joined_again_without_a_copy():
     target, draft = TARGETS["fused"](toy_target(V, 64)), random_draft(V)
     texts = texts_of(target, [3, 5, 1], torch.Generator().manual_seed(0))
-    seats = [Seat(x, draft, 2, Sampling(), RandomSource(b)) for b, x in enumerate(texts)]
+    seats = [Seat(x, Chain(draft, 2), Sampling(), RandomSource(b)) for b, x in enumerate(texts)]
     batch_round(target, seats)
     whole = joined([text.past_kvs for text in texts])[0].buffer
     for _ in range(3):
@@ -403,7 +410,7 @@ def test_a_rows_cache_is_stale_once_a_pass_of_the_batch_wrote_over_it():
     trees, samplings = [chain([1, 2]), chain([3, 4])], [Sampling()] * 2
     first = [x[2] for x in verify_batch(target, texts, trees, samplings)]
     for text, cache, keep in zip(texts, first, (3, 8), strict=True):
-        text.past_kvs = trim_kv_cache(cache, 0, keep)  # row 0 gives two back, row 1 keeps all
+        text.past_kvs = first_of(cache, keep)  # row 0 gives two back, row 1 keeps all
     verify_batch(target, texts, [chain([5]), chain([6])], samplings)
     for use in (lambda: first[0][0], lambda: joined(first), lambda: first[0].kept(2)):
         with pytest.raises(ValueError, match="was overwritten"):
@@ -472,8 +479,9 @@ def test_verify_batch_refuses_lists_that_do_not_fit_and_texts_past_the_window(fo
 def test_propose_goes_no_deeper_than_the_text_has_room():
     target, draft = toy_target(V, WINDOW), random_draft(V)
     text = Text(target, [0, 1], 3)
-    assert len(propose(draft, text, 9, Sampling(), RandomSource(0)).tokens) == 2
-    tree = propose(Grown(draft, [2, 1, 1, 1]), text, 1, Sampling(), RandomSource(0))
+    tree = Chain(draft, 9).propose(text, text.room, Sampling(), RandomSource(0))
+    assert len(tree.tokens) == 2 and tree.is_chain
+    tree = propose_tree(Grown(draft, [2, 1, 1, 1]), text, 1, Sampling(), RandomSource(0))
     assert tree.parents == [-1, -1]
 
 

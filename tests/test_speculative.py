@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from nanogpt.proof.toys import SelfDraft, TableDraft, WorstDraft, random_draft, 
 from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import (
+    CHAIN,
     accept_reject,
     draft_tokens,
     residual,
@@ -216,10 +218,11 @@ def test_lengths_chosen_before_each_draw_lose_nothing_under_either_rule(rule, V,
     draft = TableDraft(
         [[0.7] + [0.3 * rest] * (V - 1)] + [[0.5] + [0.5 * rest] * (V - 1)] * (V - 1)
     )
-    lengths = set()
+    lengths, steps = set(), replace(CHAIN, accept=rule)
 
     def program(rng):
-        made = speculative_generate(target, draft, [0], n, while_sure, Sampling(), rng, accept=rule)
+        how = {"rng": rng, "policy": while_sure, "steps": steps}
+        made = speculative_generate(target, draft, [0], n, **how)
         lengths.add(len(made.rounds[0].candidates))
         return tuple(made.tokens)
 

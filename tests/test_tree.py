@@ -9,7 +9,7 @@ from conftest import TINY, make_model
 from nanogpt.cache import cache_length, keep_path
 from nanogpt.drafts.grown import Grown, path_values, sparse_tree
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import Proposer, Text, Tree, autoregressive_generate, prefill
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, random_draft, toy_target
@@ -60,8 +60,11 @@ def cases(n, window=12):
         yield P, random_tree(whole(0, 24, generator), depth, TINY.vocab_size, generator)
 
 
-def text_of(target, P):
-    return Text(target, [(3 * i + 1) % TINY.vocab_size for i in range(P + 1)], 50)
+def text_of(target, P, read=True):
+    text = Text(target, [(3 * i + 1) % TINY.vocab_size for i in range(P + 1)], 50)
+    if read:
+        text.read()
+    return text
 
 
 # ---- the mask
@@ -100,12 +103,16 @@ def test_a_chains_mask_is_the_causal_one():
 
 
 @every_form
-def test_a_nodes_p_is_its_own_chains_p(form):
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+def test_a_nodes_p_is_its_own_chains_p(form, read):
+    """Whether the text has been read before, or enters in the same pass."""
     model = make_model()
     target, wider = form(model), 0
     for P, tree in cases(40):
-        text = text_of(target, P)
+        text = text_of(target, P, read)
         p, hidden, new_kvs = verify_tree(target, text, tree, Sampling(0.7, top_k=8))
+        assert hidden.shape[0] == len(text.unread) + 1 + len(tree.tokens)
+        hidden = hidden[len(text.unread) :]
         assert p.shape == (len(tree.tokens) + 1, TINY.vocab_size)
         assert hidden.shape == (len(tree.tokens) + 1, TINY.n_embd)
         assert cache_length(new_kvs) == P + 1 + len(tree.tokens)
@@ -209,7 +216,7 @@ def test_gathered_takes_any_slots_in_order():
 # ---- the loop
 
 
-class RandomTrees:
+class RandomTrees(Proposer):
     """A draft of random trees, as deep as allowed, their q one-hot."""
 
     def __init__(self, vocab_size, seed):
@@ -232,7 +239,7 @@ class Likely(RandomTrees):
         for node in range(len(tree.tokens)):
             if whole(0, 1, self.generator):
                 path = [tree.tokens[n] for n in path_to(tree, node)[:-1]]
-                seen = text.tokens[len(text.tokens) - text.cache_len - 1 :]
+                seen = text.tokens[text.start :]
                 logits = self.target(torch.tensor([seen + path]))[0][0, -1]
                 tree.tokens[node] = int(logits.argmax())
         return Tree(tree.tokens, tree.parents, torch.eye(self.vocab_size).double()[tree.tokens])
@@ -285,12 +292,14 @@ def test_a_lifted_chain_makes_speculative_generates_tokens(form, K):
 class Reading(RandomTrees):
     """Random trees; and each time, whether the text's hidden states and cache are fresh ones."""
 
+    reads = True
+
     def __init__(self, model, seed):
         super().__init__(model.config.vocab_size, seed)
         self.model, self.seen, self.prefilled = model, 0, 0
 
     def propose(self, text, most, sampling, rng):
-        cached = text.tokens[len(text.tokens) - 1 - text.cache_len : -1]
+        cached = text.tokens[text.start : -1]
         assert (text.hidden is None) == (not cached)
         if cached:
             hidden, fresh = self.model.trunk(torch.tensor([cached]))

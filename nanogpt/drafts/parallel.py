@@ -17,10 +17,8 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Text, Tree
-from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
 from nanogpt.generate import Proposer, Text, Tree
-from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel
+from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"

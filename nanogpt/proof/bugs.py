@@ -263,7 +263,8 @@ BUGS = [
         "incremental", "Kangaroo's adapter", decoder="eagle"),
     Bug(52, "the draft's cache is not filled from the prompt", "slow", "drafts/eagle",
         "Pairs(0, self.head.empty()))\n",
-        "Pairs(0, F.pad(self.head.empty(), (0, 0, len(text.hidden) - 1, 0)), len(text.hidden) - 1))\n",
+        "Pairs(0, F.pad(self.head.empty(), (0, 0, len(text.hidden) - 1, 0)), "
+        "len(text.hidden) - 1))\n",
         "incremental", "ml-explore/mlx-lm#990; ikawrakow/ik_llama.cpp#1757", decoder="eagle"),
     Bug(53, "a tree is verified as a chain: each node after the one before it", "slow", "tree",
         "        tree = steps.draft(draft, text, text.room, sampling, rng)\n",
