@@ -298,10 +298,8 @@ class Mine(Bigram, Proposer):
 
 
 def test_a_tree_that_reads_the_text_may_not_change_it(entered):
-    code = (
-        HEAD
-        + "class Mine(Bigram, Proposer):\n    def propose(self, text, most, sampling, rng):\n        "
-    )
+    code = HEAD + "class Mine(Bigram, Proposer):\n"
+    code += "    def propose(self, text, most, sampling, rng):\n        "
     with pytest.raises(Refused, match="propose changes the text"):
         entered(code + "text.tokens.append(0)\n")
     with pytest.raises(Refused, match=r"propose returns a list; it must be a generate.Tree"):
