@@ -6,6 +6,7 @@ by its message, so that each of its assertions is known to be needed.
 
 import dataclasses
 import functools
+import importlib.util
 import re
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import torch
 
 from nanogpt.checkpoint import read_header
 from nanogpt.drafts import eagle
-from nanogpt.generate import Generation, Round, Text
+from nanogpt.generate import Generation, Round, Text, TreeRound
 from nanogpt.proof.checks import (
     SAMPLINGS,
     check_acceptance,
@@ -48,26 +49,34 @@ from nanogpt.proof.decoders import (
     ahead_decoder,
     decoder,
     eagle_decoder,
-    loop,
     paged_decoder,
     server_decoder,
     tree_decoder,
 )
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import SelfDraft, TableDraft
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate, verify_batch
 from nanogpt.speculative import (
     accept_reject,
     draft_tokens,
     speculative_generate,
+    speculative_rounds,
     trim_kv_cache,
     verify_candidates,
 )
-from nanogpt.tree import verify_tree
+from nanogpt.tree import TREE, tree_generate, verify_tree
 
 MILLIONTH = 1e-6
+
+
+def loop(name, module, parts):
+    """A function or class of a module of the package, with parts of that module replaced."""
+    spec = importlib.util.find_spec(f"nanogpt.{module}")
+    second = importlib.util.module_from_spec(spec)  # the package's own stays as it is
+    spec.loader.exec_module(second)
+    vars(second).update(parts)
+    return vars(second)[name]
 
 
 def near_even(p):
@@ -119,16 +128,15 @@ def trees_off(wrong):
         p, *others = verify_tree(target, text, tree, *rest)
         return (near_even(p) if wrong(tree) else p), *others
 
-    made = loop("tree_generate", "tree", {"verify_tree": verified})
-    parts = SimpleNamespace(tree_generate=made, accept_tree=accept_tree)
-    return tree_decoder("without", module=parts)
+    steps = dataclasses.replace(TREE, verify=verified)
+    return tree_decoder("without", module=SimpleNamespace(tree_generate=tree_generate, TREE=steps))
 
 
 OFF = {
-    "exact": (check_lossless, decoder(verify_candidates=verified_off), "output is not the targ"),
-    "cache": (check_cache, decoder(trim_kv_cache=trimmed_off), "not that of a fresh prefill: "),
-    "draft": (check_draft_cache, decoder(draft_tokens=drafted_off), "draft's q is off by"),
-    "nodes": (check_nodes, decoder(verify_candidates=verified_off), "after the current token p is"),
+    "exact": (check_lossless, decoder(verify=verified_off), "output is not the targ"),
+    "cache": (check_cache, decoder(trim=trimmed_off), "not that of a fresh prefill: "),
+    "draft": (check_draft_cache, decoder(draft=drafted_off), "draft's q is off by"),
+    "nodes": (check_nodes, decoder(verify=verified_off), "after the current token p is"),
     "a node": (check_nodes, trees_off(lambda tree: len(tree.tokens) > 2), "p is off by"),
     "hidden": (check_incremental, eagle_off(False), "on hidden states"),
     "streams": (check_incremental, eagle_off(True), r"on layers \(1, 2, 3\)"),
@@ -162,17 +170,17 @@ def sure(candidates, q, p, rng):
 
 
 def test_the_enumeration_needs_a_draft_that_is_sure():
-    refuses(check_lossless, decoder(accept_reject=sure), "with a one-hot draft, K = 2 and Sampl")
+    refuses(check_lossless, decoder(accept=sure), "with a one-hot draft, K = 2 and Sampl")
 
 
 def deaf(to):
     """A decoder that verifies as if this sampling had been none at all."""
 
-    def verified(target, current, candidates, past_kvs, sampling):
+    def verified(target, current, candidates, past_kvs, sampling, unread=()):
         sampling = Sampling() if sampling == to else sampling
-        return verify_candidates(target, current, candidates, past_kvs, sampling)
+        return verify_candidates(target, current, candidates, past_kvs, sampling, unread)
 
-    return decoder(verify_candidates=verified)
+    return decoder(verify=verified)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -232,20 +240,29 @@ class Forgetful(Text):
     restarts = 0
 
     def restart_if_full(self):
-        self.restarts += self.cache_len == self.block_size
-        if self.restarts == 2 and self.cache_len == self.block_size:
-            return self.read(self.tokens[-self.block_size // 2 : -1])
+        before = self.start
         super().restart_if_full()
+        self.restarts += self.start != before
+        if self.restarts == 2 and self.start != before:
+            self.start += 1
+
+
+def forgetful(target, draft, prompt, n, K=4, sampling=Sampling(), rng=None, stop_token=None):
+    """speculative_generate with such a text."""
+    text = Forgetful(target, prompt, n, stop_token)
+    for _ in speculative_rounds(text, draft, K, sampling, rng):
+        pass
+    return text.generation()
 
 
 GREEDY = {
-    "target": (lambda: decoder(accept_reject=many), "SelfDraft"),
-    "worst": (lambda: decoder(accept_reject=stubborn()), "WorstDraft"),
+    "target": (lambda: decoder(accept=many), "SelfDraft"),
+    "worst": (lambda: decoder(accept=stubborn()), "WorstDraft"),
     "even": (
-        lambda: decoder(draft_tokens=last_of_the_best, accept_reject=first_of_the_best),
+        lambda: decoder(draft=last_of_the_best, accept=first_of_the_best),
         "TableDraft",
     ),
-    "restarts": (lambda: decoder(Text=Forgetful), "greedy decoding differs"),
+    "restarts": (lambda: forgetful, "greedy decoding differs"),
 }
 
 
@@ -272,8 +289,8 @@ def four_coins(candidates, q, p, rng):
 def test_decoders_that_are_right_but_slower_show_in_the_acceptance_alone():
     """Each of its two halves: a draft equal to the target; and the sum of min(p, q)."""
     for part, rule, says in (
-        ("draft_tokens", unsampled, r"equal to the target was rejected: .*temperature=0.7"),
-        ("accept_reject", four_coins, r"candidates were accepted where Σ min\(p, q\) says"),
+        ("draft", unsampled, r"equal to the target was rejected: .*temperature=0.7"),
+        ("accept", four_coins, r"candidates were accepted where Σ min\(p, q\) says"),
     ):
         slower = decoder(**{part: rule})
         check_lossless(slower)
@@ -304,9 +321,11 @@ ONE, OTHER = torch.eye(2, dtype=torch.float64)[None].unbind(1)
 def rounds_with(accepted, n, parents=None):
     """n rounds of one guess each, Σ min(p, q) = 1/2, so many of them accepted."""
     p = torch.cat([ONE, EVEN])
-    path = [[0], []] if parents else [None, None]
-    yes = Round([0], EVEN, p, [0, 0], 1, parents, path[0])
-    no = Round([1], EVEN, p, [0], 1, parents, path[1])
+    yes, no = ([0], EVEN, p, [0, 0], 1), ([1], EVEN, p, [0], 1)
+    if parents:
+        yes, no = TreeRound(*yes, parents, [0]), TreeRound(*no, parents, [])
+    else:
+        yes, no = Round(*yes), Round(*no)
     return [yes] * accepted + [no] * (n - accepted)
 
 
@@ -348,7 +367,9 @@ def test_the_record_of_a_tree_is_a_path_of_it():
     """What is kept is what is emitted, and each node is a child of the one before it."""
     rows = torch.full((4, 7), 1 / 7, dtype=torch.float64)
     for path, says in (([0, 2], "node 2 is no child of node 0"), ([1], r"keeps \[2\] and emits")):
-        wrong = Round([1, 2, 1], rows[:3], rows, [1, 1, 5][-len(path) - 1 :], 1, [-1, -1, 1], path)
+        wrong = TreeRound(
+            [1, 2, 1], rows[:3], rows, [1, 1, 5][-len(path) - 1 :], 1, [-1, -1, 1], path
+        )
         refuses(check_siblings, lambda *_, r=wrong: Generation([0], [r], 0), says)
 
 
@@ -362,9 +383,9 @@ def another_token(target, current, *rest):
 
 def test_the_cache_before_a_round_is_looked_at_in_three_ways():
     for parts, says in (
-        ({"trim_kv_cache": longer}, r"cache holds \d+ tokens instead of"),
-        ({"trim_kv_cache": trimmed_off}, "the cache is not that of a fresh prefill"),
-        ({"verify_candidates": another_token}, r"the pass starts with token \d instead of \d"),
+        ({"trim": longer}, r"cache holds \d+ tokens instead of"),
+        ({"trim": trimmed_off}, "the cache is not that of a fresh prefill"),
+        ({"verify": another_token}, r"the pass starts with tokens .* instead of .*"),
     ):
         refuses(check_cache, decoder(**parts), says)
 
@@ -426,7 +447,7 @@ def test_a_decoder_that_leans_by_its_numbers_is_refused_by_frequencies():
         kept = accept_reject(candidates, q, p, rng)
         return accept_reject(candidates, q, p, rng) if len(kept) == 1 and candidates else kept
 
-    refuses(check_frequencies, decoder(accept_reject=lenient), "not spread as the target's: χ²")
+    refuses(check_frequencies, decoder(accept=lenient), "not spread as the target's: χ²")
 
 
 # ---- several texts
@@ -435,8 +456,8 @@ def test_a_decoder_that_leans_by_its_numbers_is_refused_by_frequencies():
 def batch_off(wrong=lambda target, trees: True):
     """verify_batch, with p off by a millionth in passes for which `wrong` says so."""
 
-    def verified(target, texts, trees, samplings):
-        made = verify_batch(target, texts, trees, samplings)
+    def verified(target, texts, trees, samplings, layers=None):
+        made = verify_batch(target, texts, trees, samplings, layers)
         off = near_even if wrong(target, trees) else lambda p: p
         return [(off(p), *rest) for p, *rest in made]
 
