@@ -254,7 +254,8 @@ class EagleDraft(Proposer):
         They are (feature of the first token, second token) … (feature of the last cached token,
         current token). Only those not read before are read, in one pass.
         """
-        P, pairs = len(text.hidden), text.memory(self, lambda: Pairs(0, self.head.empty()))
+        P = len(text.hidden)
+        pairs = text.memory(self, lambda: Pairs(0, self.head.empty()))
         if pairs.start != text.start:  # a restart: new positions, so new features
             pairs.start, pairs.true = text.start, 0
         known = min(pairs.true, P - 1)  # the last pair is always read: a guess starts from it

@@ -59,7 +59,7 @@ class Logged(Server):
         """As Server.batch, noted in `log`."""
         chosen = super().batch()
         shares = [n for _, n in chosen] or [0]
-        guesses = sum(len(request.tree.tokens) for request, _ in chosen)
+        guesses = sum(len(request.tree.tokens) for request, _ in chosen if request.tree)
         filled = sum(request.cache_len + n for request, n in chosen)
         self.__dict__.setdefault("log", []).append((len(chosen), max(shares), guesses, filled))
         return chosen
@@ -156,14 +156,14 @@ class Load:
 def replay(
     traces: Sequence[Trace],
     arriving: Sequence[float],
-    K: Callable[[int], int],
+    policy: Callable[[int], int],
     step_time: Callable[[int, int, int, int], float],
     clients: int = 0,
     rows: int = 32,
     budget: int = 256,
     width: int = 16,
 ) -> Load:
-    """What a Server with this K would do: traces in turn, arriving (n,) at these seconds.
+    """What a Server with this policy would do: traces in turn, arriving (n,) at these seconds.
 
     Its clock moves by step_time(rows, width, guesses, tokens) a step. With `clients`, only so many
     of `arriving` count: the next request comes when one is done (a closed loop).
@@ -177,7 +177,7 @@ def replay(
             trace = traces[came % len(traces)]
             line.append({"id": came, "trace": trace, "unread": trace.prompt - 1, "at": 0})
             came += 1
-        k = K(max(1, running))
+        k = policy(max(1, running))
         for r in line:  # whoever needs guesses makes them
             r.setdefault("k", min(k, len(r["trace"].right) - r["at"] - 1))
         wants = [(r["unread"] + 1 + r["k"], 0) for r in line[:rows]]
@@ -212,7 +212,7 @@ def serve(server: Server, prompts, lengths: Sequence[int], arriving: Sequence[fl
             came += 1
         requests = list(server.requests)
         finished, now = server.step(), time.perf_counter() - begin
-        log.append((now, server.running, server.K(max(1, server.running))))
+        log.append((now, server.running, server.policy(max(1, server.running))))
         for request in requests:
             if len(request.tokens) > request.n_prompt:
                 facts.setdefault(request.id, [arriving[request.id], now])

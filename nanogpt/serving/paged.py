@@ -360,7 +360,7 @@ class SharedText(Text):
 
     def read(self, layers: Sequence[int] | None = None) -> None:
         """As Text's; then what has been read may be shared."""
-        super().read(layers)
+        Text.read(self, layers)
         if self.past_kvs is not None:
             self.target.cache.publish(self.tokens[self.start : -1], self.past_kvs)
 
