@@ -23,9 +23,9 @@ from nanogpt.show.figures import DRAFT, GREY, STYLE, TARGET, Picture, shown
 def judge(mine: Callable) -> None:
     """*Your turn* of 04: one pass over the current token and K candidates, on a toy target.
 
-    mine(target, current_token, candidates, past_kvs, sampling) returns target_probs (K+1, V), as
-    an array or a list of rows, and the new cache. Raises AssertionError for more than one pass, a
-    changed list, and a wrong shape, row or cache.
+    mine(target, current_token, candidates, past_kvs, sampling, unread) returns target_probs
+    (K+1, V), as an array or a list of rows, and the new cache. Raises AssertionError for more than
+    one pass, a changed list, and a wrong shape, row or cache.
     """
     target, passes = toy_target(7, 16), []
 
@@ -36,37 +36,55 @@ def judge(mine: Callable) -> None:
         return type(target).trunk(target, idx, *args, **kwargs)
 
     target.trunk = trunk  # every pass comes through here, also that of target.forward
-    try:
-        for P, sampling in ((3, Sampling()), (3, Sampling(0.5, top_k=3)), (0, Sampling())):
-            text = [3, 1, 4, 1, 5, 2, 6, 0][: P + 5]
-            given, past_kvs = text[P + 1 :], prefill(target, text[:P])
-            passes.clear()
-            made = mine(target, text[P], given, past_kvs, sampling)
-            try:
-                rows, new_kvs = made
-                rows, n = torch.stack([torch.as_tensor(r) for r in rows]), cache_length(new_kvs)
-                cache = [torch.as_tensor(t) for t in tensors(new_kvs)]
-            except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-                message = "return two things, target_probs and the new cache, in this order"
-                raise AssertionError(message) from error
-            assert len(passes) < 2, f"{len(passes)} passes: all 5 tokens are known, one will do"
-            assert given == text[P + 1 :], f"the caller's list of candidates is changed: {given}"
-            check_rows(rows, target, text, P, sampling)
-            assert n == P + 5, (
-                f"the cache that came back holds {n} tokens, not {P + 5}: "
-                f"return the new one: the {P} from before and all 5 of the pass"
-            )
-            fresh = tensors(prefill(target, text))
-            assert len(cache) == len(fresh) and all(map(near, cache, fresh)), (
-                f"the cache that came back has the right length, {n}, but not the keys and values "
-                "of the text's tokens: return it as the pass made it"
-            )
+    plain = Sampling()
+    try:  # P tokens before the current one, of which the cache holds the first n
+        for P, n, sampling in (
+            (3, 3, plain),
+            (3, 3, Sampling(0.5, top_k=3)),
+            (0, 0, plain),
+            (3, 0, plain),
+            (3, 1, plain),
+        ):
+            judge_pass(mine, target, passes, [3, 1, 4, 1, 5, 2, 6, 0][: P + 5], P, n, sampling)
     finally:
         del target.trunk
 
 
-def check_rows(rows: Tensor, target, text: list[int], P: int, sampling: Sampling) -> None:
-    """Rows (K+1, V) of a pass over text[P:] are p after each of its tokens.
+def judge_pass(
+    mine: Callable, target, passes: list, text: list[int], P: int, n: int, sampling: Sampling
+) -> None:
+    """One case of the judge: text[P] is current, the cache holds text[:n], and text[n:P] is unread.
+
+    passes: grows with every pass of the target. Raises AssertionError.
+    """
+    given, unread, past_kvs = text[P + 1 :], text[n:P], prefill(target, text[:n])
+    passes.clear()
+    made = mine(target, text[P], given, past_kvs, sampling, unread)
+    try:
+        rows, new_kvs = made
+        rows, length = torch.stack([torch.as_tensor(r) for r in rows]), cache_length(new_kvs)
+        cache = [torch.as_tensor(t) for t in tensors(new_kvs)]
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        message = "return two things, target_probs and the new cache, in this order"
+        raise AssertionError(message) from error
+    T = len(text) - n
+    assert len(passes) < 2, f"{len(passes)} passes: all {T} tokens are known, one will do"
+    assert given == text[P + 1 :], f"the caller's list of candidates is changed: {given}"
+    assert unread == text[n:P], f"the caller's list of unread tokens is changed: {unread}"
+    check_rows(rows, target, text, P, n, sampling)
+    assert length == len(text), (
+        f"the cache that came back holds {length} tokens, not {len(text)}: "
+        f"return the new one: the {n} from before and all {T} of the pass"
+    )
+    fresh = tensors(prefill(target, text))
+    assert len(cache) == len(fresh) and all(map(near, cache, fresh)), (
+        f"the cache that came back has the right length, {length}, but not the keys and values "
+        "of the text's tokens: return it as the pass made it"
+    )
+
+
+def check_rows(rows: Tensor, target, text: list[int], P: int, n: int, sampling: Sampling) -> None:
+    """Rows (K+1, V) of a pass over text[n:] are p after each token of text[P:].
 
     Raises AssertionError that names the first wrong row, and the slip that makes such a row.
     """
@@ -74,22 +92,23 @@ def check_rows(rows: Tensor, target, text: list[int], P: int, sampling: Sampling
     right = sampling.probs(logits)
     assert rows.shape == right.shape, (
         f"target_probs has shape {tuple(rows.shape)}, not (K+1, V) = {tuple(right.shape)}: "
-        "a row for the current token and one for each candidate"
+        "a row for the current token and one for each candidate, none for an unread token"
     )
     alone = target(torch.tensor([text[P:]]))[0][0]
+    skipped = target(torch.tensor([text[:n] + text[P:]]))[0][0, n:]
     slips = {  # what the rows would be
         "these are logits; `sampling` turns them into probabilities": logits,
         "`sampling` was not asked": Sampling().probs(logits),
         "it is p one token further on": torch.cat([right[1:], right[-1:]]),
+        "the unread tokens did not enter": sampling.probs(skipped),
         "the pass did not see the cache": sampling.probs(alone),
     }
     for i, row in enumerate(rows):
         whys = [why for why, slip in slips.items() if near(row, slip[i])]
         why = [*whys, "look at the tokens, positions and mask you gave"][0]
         after = f"the current token and {i} candidates"
-        assert near(row, right[i]), (
-            f"row {i} is not p after {after} (P = {P}, temperature {sampling.temperature}): {why}"
-        )
+        where = f"P = {P}, {P - n} of them unread, temperature {sampling.temperature}"
+        assert near(row, right[i]), f"row {i} is not p after {after} ({where}): {why}"
 
 
 @mpl.rc_context(STYLE)

@@ -4,16 +4,16 @@ RIGHT = {
     0: [
         "from nanogpt.speculative import verify_candidates as my_verify",
         """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
-    current = torch.tensor([[current_token]])
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    current = torch.tensor([[*unread, current_token]])
     idx = torch.cat([current, torch.tensor(candidates)[None]], dim=1)
     logits, loss, cache = target(idx, past_kvs=past_kvs)
-    return [sampling.probs(row) for row in logits.squeeze(0)], cache
+    return [sampling.probs(row) for row in logits.squeeze(0)[len(unread) :]], cache
 """,
         # mask and positions by hand, numpy, another type of number
         """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
-    tokens = [current_token] + list(candidates)
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    tokens = list(unread) + [current_token] + list(candidates)
     T, P = len(tokens), cache_length(past_kvs)
     mask = torch.tensor([[j <= P + i for j in range(P + T)] for i in range(T)])
     pos = torch.arange(P, P + T)
@@ -21,13 +21,14 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
     rows = np.empty((T, logits.shape[-1]), dtype=np.float32)
     for i in range(T):
         rows[i] = sampling.probs(logits[0, i]).numpy()
-    return rows, cache
+    return rows[-1 - len(candidates) :], cache
 """,
         # the layers and the last one called by themselves
         """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
-    hidden, cache = target.trunk(torch.tensor([(current_token, *candidates)]), None, past_kvs)
-    return [sampling.probs(target.lm_head(hidden))[0], cache]
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    idx = torch.tensor([(*unread, current_token, *candidates)])
+    hidden, cache = target.trunk(idx, None, past_kvs)
+    return [sampling.probs(target.lm_head(hidden[0, len(unread) :])), cache]
 """,
     ],
     1: [
@@ -94,9 +95,47 @@ def my_verify_several(target, current_token, candidate_lists, past_kvs, sampling
 
 WRONG = {
     0: [
+        (  # what the cache lacks is not read
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    idx = torch.tensor([[current_token, *candidates]])
+    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    return sampling.probs(logits[0]), new_kvs
+""",
+            "3 of them unread, temperature 1.0): the unread tokens did not enter",
+        ),
+        (  # its rows come back, too
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    idx = torch.tensor([[*unread, current_token, *candidates]])
+    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    return sampling.probs(logits[0]), new_kvs
+""",
+            "shape (8, 7), not (K+1, V) = (5, 7): a row for the current token",
+        ),
+        (  # it is read in a pass of its own
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    if unread:
+        _, _, past_kvs = target(torch.tensor([unread]), past_kvs=past_kvs)
+    idx = torch.tensor([[current_token, *candidates]])
+    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    return sampling.probs(logits[0]), new_kvs
+""",
+            "2 passes: all 8 tokens are known, one will do",
+        ),
+        (  # the current token before what stands before it
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    idx = torch.tensor([[current_token, *unread, *candidates]])
+    logits, _, new_kvs = target(idx, past_kvs=past_kvs)
+    return sampling.probs(logits[0, len(unread) :]), new_kvs
+""",
+            "look at the tokens, positions and mask you gave",
+        ),
         (  # without a batch
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, new_kvs = target(torch.tensor([current_token, *candidates]), past_kvs=past_kvs)
     return sampling.probs(logits), new_kvs
 """,
@@ -104,7 +143,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # a pass for each question
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     rows = []
     for token in [current_token, *candidates]:
         logits, _, past_kvs = target(torch.tensor([[token]]), past_kvs=past_kvs)
@@ -115,7 +154,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # the same, past __call__
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     rows = []
     for token in [current_token, *candidates]:
         logits, _, past_kvs = target.forward(torch.tensor([[token]]), past_kvs=past_kvs)
@@ -126,7 +165,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # without the current token
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([candidates]), past_kvs=past_kvs)
     return sampling.probs(logits[0]), cache
 """,
@@ -134,7 +173,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # the batch of one still there
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     return sampling.probs(logits), cache
 """,
@@ -142,7 +181,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # only the last row, as plain decoding takes it
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     return sampling.probs(logits[:, -1]), cache
 """,
@@ -150,7 +189,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # the row of a guess, not the row before it
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     rows = (torch.arange(len(candidates) + 1) + 1).clamp(max=len(candidates))
     return sampling.probs(logits[0, rows]), cache
@@ -159,7 +198,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # no cache
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]))
     return sampling.probs(logits[0]), cache
 """,
@@ -167,7 +206,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # logits, not probabilities
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     return logits[0], cache
 """,
@@ -175,7 +214,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # a softmax that forgets temperature and top-k
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     return torch.softmax(logits[0], dim=-1), cache
 """,
@@ -183,7 +222,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # positions from 0
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     idx = torch.tensor([[current_token, *candidates]])
     pos = torch.arange(idx.shape[1])
     logits, _, cache = target(idx, pos=pos, past_kvs=past_kvs)
@@ -193,7 +232,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # no causal mask: row 0 sees the guesses
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     idx = torch.tensor([[current_token, *candidates]])
     mask = torch.ones(idx.shape[1], cache_length(past_kvs) + idx.shape[1], dtype=torch.bool)
     logits, _, cache = target(idx, past_kvs=past_kvs, attn_mask=mask)
@@ -203,7 +242,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # the cache from before
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     idx = torch.tensor([[current_token, *candidates]])
     return sampling.probs(target(idx, past_kvs=past_kvs)[0][0]), past_kvs
 """,
@@ -211,7 +250,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # a cache of the right length with nothing in it
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     cache = tuple(tuple((k * 0, v * 0) for k, v in layer) for layer in cache)
     return sampling.probs(logits[0]), cache
@@ -220,7 +259,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (  # in the caller's list
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     candidates.insert(0, current_token)
     logits, _, cache = target(torch.tensor([candidates]), past_kvs=past_kvs)
     return sampling.probs(logits[0]), cache
@@ -229,7 +268,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling):
         ),
         (
             """
-def my_verify(target, current_token, candidates, past_kvs, sampling):
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
     return sampling.probs(logits[0])
 """,
