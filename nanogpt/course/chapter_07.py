@@ -37,13 +37,14 @@ def judge(mine: Callable) -> None:
             assert given == prompt, "the prompt was changed in place: work on a copy"
             made = new_tokens(made, n, prompt)
             right = autoregressive_generate(model, prompt, n, Sampling(0)).tokens
-            wrong = off_track(target, prompt + made)
+            wrong = off_track(asked, prompt + made, len(prompt))
+            wrong = wrong or (made != right and asked.doubled(K))
             where = f"{type(draft).__name__}, prompt {prompt}, {n} tokens, K = {K}"
             assert not wrong and made == right, (
                 f"{where}: greedy, the text is {made} instead of {right}; "
                 f"{wrong or 'each pass began well; do target and draft get the sampling?'}"
             )
-            blind = asked.blind(prompt + made)
+            blind = asked.blind(prompt + made, len(prompt))
             assert not blind, f"{where}: {blind}"
             most = max(Counter(i for i, _ in set(asked.contexts)).values(), default=0)
             assert most <= K, (
@@ -52,7 +53,7 @@ def judge(mine: Callable) -> None:
             )
             assert draft is not oneself or n < 12 or len(target.passes) <= 6, (
                 f"{where}: every guess was right, but you made {len(target.passes)} passes where "
-                "4 would do: one pass checks all candidates of a round"
+                "3 would do: one pass checks all candidates of a round"
             )
     small, table = toy_target(2, 32, seed=7), random_draft(2)
     for K, sampling in ((2, Sampling()), (1, Sampling(0.5))):
@@ -90,11 +91,25 @@ class Asked:
         self.contexts.append((len(self.target.passes), tuple(int(token) for token in context)))
         return self.draft.get_probs(context)
 
-    def blind(self, text: list[int]) -> str:
+    def doubled(self, K: int) -> str:
+        """What is wrong with the first pass that is longer than text and guesses, or ""."""
+        for i, context in self.contexts:
+            given, past_kvs = self.target.passes[i] if i < len(self.target.passes) else ([], None)
+            new = len(context) - cache_length(past_kvs)
+            if len(given) > new + K:
+                return (
+                    f"pass {i + 1} of the target reads {len(given)} tokens, where the text has "
+                    f"{new} new ones and there are {K} guesses: is the current token in it twice? "
+                    "What is unread stops before it"
+                )
+        return ""
+
+    def blind(self, text: list[int], n_prompt: int) -> str:
         """What is wrong with the first context that is not the text so far, or ""."""
         for i, context in self.contexts:
             _, past_kvs = self.target.passes[i] if i < len(self.target.passes) else ([], None)
-            so_far = text[: cache_length(past_kvs) + 1]  # the current token is not cached yet
+            # the current token is not cached yet; of the prompt, nothing need be
+            so_far = text[: max(cache_length(past_kvs) + 1, n_prompt)]
             if list(context[: len(so_far)]) != so_far:
                 return (
                     f"before pass {i + 1} of the target, the draft was asked about {[*context]}, "
@@ -121,8 +136,9 @@ def new_tokens(made, n: int, prompt: list[int]) -> list[int]:
     return made
 
 
-def off_track(watched: Watched, text: list[int]) -> str:
+def off_track(asked: Asked, text: list[int], n_prompt: int) -> str:
     """What is wrong with the first pass that does not go on where its cache ends, or ""."""
+    watched = asked.target
     for i, (given, past_kvs) in enumerate(watched.passes):
         P = cache_length(past_kvs)
         fresh = tensors(prefill(watched.target, text[:P])) if 0 < P < len(text) else []
@@ -133,13 +149,34 @@ def off_track(watched: Watched, text: list[int]) -> str:
         where = f"pass {i + 1} of the target begins with token {given[0]} on a cache of {P}"
         if not same:
             return f"{where}, not that of the text's first {P} tokens: what did the trim keep?"
-        if given[0] != text[P]:
-            if i == 1 and watched.passes[0][0] == text[:P]:
-                return f"{where}, which has it already: prefill what stands before it"
-            if text[P + 1 : P + 2] == given[:1]:
-                return f"{where}, so one entry is missing: the current token's stays, too"
-            return f"{where}, where the text has {text[P]}: the last token so far comes first"
+        known = max(n_prompt, P + 1)  # tokens of the text, the last of them the current one
+        if given[: known - P] != text[P : min(known, P + len(given))]:
+            return f"{where}, {slip(asked, i, text, n_prompt)}"
     return ""
+
+
+def slip(asked: Asked, i: int, text: list[int], n_prompt: int) -> str:
+    """What went wrong in pass i, which begins with other tokens than those that its cache lacks."""
+    earlier, (given, past_kvs) = asked.target.passes[:i], asked.target.passes[i]
+    P = cache_length(past_kvs)
+    so_far = next((len(context) for before, context in asked.contexts if before == i), P + 2)
+    if earlier and earlier[0][0][:n_prompt] == text[:n_prompt] and P < n_prompt - 1:
+        return (
+            f"where the first pass had read all {n_prompt} tokens of the prompt: the trim counts "
+            "what stands before the current token, whether it was in the cache before the pass or "
+            "was read by it"
+        )
+    if P < n_prompt - 1:
+        unread = text[P:n_prompt]
+        return (
+            f"and goes on with {given[1:]}, where the prompt has {unread}: what has not been read "
+            "comes first, at the start that is the prompt"
+        )
+    if P == n_prompt and len(earlier) == 1 and earlier[0][0] == text[:P]:
+        return "which has it already: the prompt's last token enters with the guesses"
+    if so_far > P + 1 and text[P + 1 : P + 2] == given[:1]:
+        return "so one entry is missing: the current token's stays, too"
+    return f"where the text has {text[P]}: the last token so far comes first"
 
 
 @mpl.rc_context(STYLE)

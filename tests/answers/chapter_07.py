@@ -3,29 +3,40 @@
 LOOP = """
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
     tokens, end = list(prompt_tokens), len(prompt_tokens) + max_new_tokens
-    past_kvs = prefill(target, tokens[:-1])
+    past_kvs = None
     while len(tokens) < end:
-        cache_len = cache_length(past_kvs)
+        unread, n = tokens[cache_length(past_kvs) : -1], len(tokens) - 1
         k = min(K, end - len(tokens) - 1)
         candidates, q = draft_tokens(draft, tokens, k, sampling, rng)
-        p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling)
+        p, new_kvs = verify_candidates(target, tokens[-1], candidates, past_kvs, sampling, unread)
         emitted = accept_reject(candidates, q, p, rng)
-        past_kvs = trim_kv_cache(new_kvs, len(emitted), cache_len)
+        past_kvs = trim_kv_cache(new_kvs, len(emitted), n)
         tokens += emitted
     return tokens[len(prompt_tokens) :]
 """
 
 
-def loop(old, new):
-    """The right loop with one place changed."""
-    assert LOOP.count(old) == 1, old
-    return LOOP.replace(old, new)
+def loop(*changes):
+    """The right loop with one place changed, or several: old, new, old, new …"""
+    made = LOOP
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        assert made.count(old) == 1, old
+        made = made.replace(old, new)
+    return made
+
+
+UNREAD = "tokens[cache_length(past_kvs) : -1]"
+ONCE = UNREAD, "tokens[:-1] if past_kvs is None else []"  # only the prompt is ever unread
+PREFILLED = "    past_kvs = None\n", "    past_kvs = prefill(target, tokens[:-1])\n"
 
 
 RIGHT = {
     0: [
         "from nanogpt.speculative import speculative_generate as my_speculative_generate",
         LOOP,
+        loop(*ONCE),
+        loop(*PREFILLED),  # a pass more, for the prompt alone
+        loop("len(emitted), n)", "len(emitted) - 1, n)"),  # what it cuts too much is read again
         # always K guesses, and the text cut at the end; drafts and trims by hand
         """
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
@@ -109,18 +120,34 @@ def my_until_stop(emitted, stop_tokens):
 WRONG = {
     0: [
         (  # the current token's entry is lost
-            loop("len(emitted), cache_len", "len(emitted) - 1, cache_len"),
+            loop(*ONCE, "len(emitted), n)", "len(emitted) - 1, n)"),
             "one entry is missing: the current token's stays, too",
         ),
         (  # a rejected guess stays in the cache
-            loop("len(emitted), cache_len", "len(emitted) + 1, cache_len"),
+            loop("len(emitted), n)", "len(emitted) + 1, n)"),
             "what did the trim keep?",
         ),
         (
-            loop("trim_kv_cache(new_kvs, len(emitted), cache_len)", "new_kvs"),
+            loop("trim_kv_cache(new_kvs, len(emitted), n)", "new_kvs"),
             "what did the trim keep?",
         ),
-        (loop("prefill(target, tokens[:-1])", "prefill(target, tokens)"), "has it already"),
+        (loop("past_kvs = None", "past_kvs = prefill(target, tokens)"), "has it already"),
+        (  # the prompt is never read
+            loop(UNREAD, "[]"),
+            "begins with token 1 on a cache of 0, and goes on with",
+        ),
+        (  # its last token only, and the one before
+            loop(UNREAD, "tokens[-2:-1] if past_kvs is None else []"),
+            "what has not been read comes first, at the start that is the prompt",
+        ),
+        (  # the current token stands twice in the pass
+            loop(UNREAD, "tokens[cache_length(past_kvs) :]"),
+            "is the current token in it twice?",
+        ),
+        (  # the trim counts from what was cached before the pass
+            loop("len(emitted), n)", "len(emitted), cache_length(past_kvs))", *ONCE),
+            "the trim counts what stands before the current token",
+        ),
         (  # the pass begins with the wrong token
             loop("target, tokens[-1], cand", "target, prompt_tokens[-1], cand"),
             "the last token so far comes first",
@@ -161,7 +188,10 @@ WRONG = {
             loop("k = min(K, end", "k = min(K + 3, end"),
             "a round has at most K = 3 candidates",
         ),
-        (loop("past_kvs, sampling)", "past_kvs, Sampling())"), "greedy, the text is"),
+        (
+            loop("past_kvs, sampling, unread)", "past_kvs, Sampling(), unread)"),
+            "greedy, the text is",
+        ),
         (  # the same random numbers in every round
             loop("(candidates, q, p, rng)", "(candidates, q, p, RandomSource(0))"),
             "do all draws come from rng",
