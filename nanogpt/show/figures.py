@@ -24,7 +24,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from nanogpt.data import CharTokenizer
-from nanogpt.generate import Generation, Round, TreeRound
+from nanogpt.generate import Generation, Round
 
 TARGET, DRAFT = "#0072B2", "#E69F00"
 ACCEPTED, REJECTED, RESAMPLED, BONUS = "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
@@ -485,7 +485,8 @@ def trace_of(r: Round, tokenizer: CharTokenizer) -> list[Mark]:
 
     Where guesses have siblings, the path that was kept, each token with how many were refused.
     """
-    if isinstance(r, TreeRound) and len(set(r.parents)) < len(r.parents):
+    parents = getattr(r, "parents", [])  # a chain's round has none
+    if len(set(parents)) < len(parents):
         return trace_of_tree(r, tokenizer)
     marks = []
     for i, token in enumerate(r.candidates[: r.n_examined]):
