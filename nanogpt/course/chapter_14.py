@@ -33,6 +33,7 @@ def judge(mine: Callable) -> None:
     model, head = deep_toy()
     for depth, K, prompt in ((1, 3, [0, 1, 2]), (2, 2, [2, 1, 0, 1]), (2, 1, [1, 2])):
         target, text = Watched(model), Text(model, prompt, 9)
+        text.read()
         case = f"depth {depth}, K = {K}, after the tokens {prompt}"
         target.passes.clear()
         tree = as_chain(mine(target, depth, head, text, K, RandomSource(1)), K, case)
@@ -137,6 +138,7 @@ def check_draws(mine: Callable, model, head) -> None:
 
     def program(rng):
         text = Text(model, [0, 1], 9)
+        text.read()
         return tuple(int(t) for t in mine(model, 1, head, text, 2, rng).tokens)
 
     got = enumerate_outcomes(program)
