@@ -53,7 +53,7 @@ def judge(mine: Callable) -> None:
     toy, draft, lengths = toy_target(2, 8, seed=1), TableDraft([[0.9, 0.1], [0.5, 0.5]]), set()
 
     def program(rng):
-        made = speculative_generate(toy, draft, [0, 1], 3, mine(1.2), Sampling(), rng)
+        made = speculative_generate(toy, draft, [0, 1], 3, rng=rng, policy=mine(1.2))
         lengths.update(len(r.candidates) for r in made.rounds)
         return tuple(made.tokens)
 

@@ -1,4 +1,4 @@
-"""Draft lengths chosen while decoding: policies to hand to `speculative_generate` as its K.
+"""Draft lengths chosen while decoding: policies to hand to `speculative_generate`.
 
 Before each round, policy(rounds so far) returns the most tokens to draft, and `more`. Before each
 draw, more(q, n) says whether to make it. Neither ever sees a token
