@@ -30,7 +30,7 @@ def judge(mine: Callable) -> None:
     for name, right in {
         "speculative_generate": speculative_generate,
         "a decoder that drafts nothing": drafts_nothing,
-        "a decoder that draws once per candidate": decoder(accept_reject=one_draw),
+        "a decoder that draws once per candidate": decoder(accept=one_draw),
     }.items():
         try:
             mine(right)
@@ -109,9 +109,9 @@ def biased_decoders() -> list[tuple]:
         ("a decoder that draws the bonus token one row too early",
          resampling_right, lambda p: p[max(0, len(p) - 2)], bonus),
     ]  # fmt: skip
-    late = decoder(trim_kv_cache=lambda kvs, n, before: trim_kv_cache(kvs, n + 1, before))
+    late = decoder(trim=lambda kvs, n, before: trim_kv_cache(kvs, n + 1, before))
     return [
-        *((name, decoder(accept_reject=ends_with(*draws)), look) for name, *draws, look in kinds),
+        *((name, decoder(accept=ends_with(*draws)), look) for name, *draws, look in kinds),
         ("a decoder whose cache keeps a rejected token", late, "Is there time for a second round?"),
         (
             "a decoder whose letters are right position by position, but not its texts",
