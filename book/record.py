@@ -18,8 +18,8 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
-from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, PROPOSERS
-from nanogpt.generate import Round
+from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
+from nanogpt.generate import Proposer, Round, TreeRound
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
 from nanogpt.tree import tree_generate
@@ -61,12 +61,12 @@ ABOUT = {  # who guesses; the page puts numbers of the trace, and the corpus, fo
     "first of its four blocks made of each token. K = {K} guesses a round",
     "medusa-tree": "Draft: Medusa's heads (chapter 15), which fill a fixed tree (chapter 16). All "
     "of them read one hidden state of the target, each head looks one letter further ahead, and "
-    "none knows what another guessed. A tree of {K} guesses, of the same shape every round",
+    "none knows what another guessed. A tree of {most} guesses, of the same shape every round",
     "eagle3": "Draft: EAGLE-3's head (chapter 19). It reads what three of the target's blocks made "
     "of each token, and the token that came next. K = {K} guesses a round",
     "eagle-tree": "Draft: EAGLE-3's head again, which now grows EAGLE-2's tree (chapter 19): wide "
     "where the head is unsure. It reads what three of the target's blocks made of each token, and "
-    "the token that came next. Its {K} most promising guesses a round",
+    "the token that came next. Its {most} most promising guesses a round",
     "mtp": "Draft: a layer for multi-token prediction (chapter 20). It was trained together with a "
     "target of its own, which writes this text. It reads that target's hidden state of each token, "
     "and the token that came next. K = {K} guesses a round",
@@ -114,8 +114,9 @@ def round_of(r: Round, us: Iterator[float], restart: bool, tokenizer: CharTokeni
     where no sibling was refused.
     """
     p, q, drafts = r.target_probs.numpy(), r.draft_probs.numpy(), []
-    parents = list(range(-1, len(r.candidates) - 1)) if r.parents is None else r.parents
-    path = list(range(r.n_accepted)) if r.path is None else r.path
+    tree = isinstance(r, TreeRound)
+    parents = r.parents if tree else list(range(-1, len(r.candidates) - 1))
+    path = r.path if tree else list(range(r.n_accepted))
     for node, (token, parent) in enumerate(zip(r.candidates, parents, strict=True)):
         known = {"p": float(p[parent + 1, token]), "q": float(q[node, token])}
         known |= {"parent": parent} if parent != node - 1 else {}
@@ -141,10 +142,11 @@ def round_of(r: Round, us: Iterator[float], restart: bool, tokenizer: CharTokeni
 
 def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
     """The settings, and the rounds that a generation with them took."""
-    target, rng = getattr(draft, "target", target), NotingSource(settings["seed"])
+    rng = NotingSource(settings["seed"])
     request = tokenizer.encode(PROMPT), settings["tokens"]
     how = {"sampling": Sampling(settings["temperature"]), "rng": rng}
-    if hasattr(draft, "propose"):
+    if isinstance(draft, Proposer):
+        target = draft.target or target
         made = tree_generate(target, draft, *request, **how)
     else:
         made = speculative_generate(target, draft, *request, K=settings["K"], **how)
@@ -170,7 +172,7 @@ def record_all() -> dict:
     for settings in TRACES:
         name, K = settings["draft"], settings["K"]
         if name in PROPOSERS:
-            draft = PROPOSERS[name](target, table, K)
+            draft = proposer(name, target, table, K)
         else:
             draft = DRAFTS[name](tokens, tokenizer.vocab_size)
         traces.append(record(target, tokenizer, draft, settings))

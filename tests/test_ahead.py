@@ -15,6 +15,7 @@ from series import ROOT, read
 
 from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
+from nanogpt.drafts.protocol import Proposer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Round, autoregressive_generate
@@ -242,7 +243,7 @@ def test_bad_arguments_are_refused(K, fans, C, says):
         Drafter(neural(), K, fans, C)
 
 
-class EachItsOwn:
+class EachItsOwn(Proposer):
     """A draft that asks one AheadDraft per text, all at the same `by`."""
 
     def __init__(self, by):

@@ -197,7 +197,7 @@ def test_a_q_that_depends_on_more_than_the_context_is_refused(entered):
             "        self.q[:] = q\n        return self.q\n"
         )
     with pytest.raises(
-        Refused, match=r"get_probs fails after 'a', line 16: IndexError: list index"
+        Refused, match=r"get_probs fails after 'a', line 17: IndexError: list index"
     ):
         entered(start + "        return self.rows[context[-2]]\n")
 
@@ -236,7 +236,8 @@ def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_e
 
 def test_a_chain_may_not_write_into_the_context(entered):
     code = (
-        "class Mine(Bigram):\n    def chain(self, context, K, rng):\n        context += [0] * K\n"
+        "class Mine(Bigram, ChainDraft):\n"
+        "    def chain(self, context, K, rng):\n        context += [0] * K\n"
     )
     with pytest.raises(Refused, match="chain changes the context that it is given; copy it with"):
         entered(f"{HEAD}{code}        return [0] * K, torch.eye(7).double()[[0] * K]\n")
@@ -323,6 +324,7 @@ class Mine(Bigram, Proposer):
 def test_a_draft_that_writes_into_the_targets_cache_is_seen_by_its_text(entered):
     code = """
 class Mine(Bigram, Proposer):
+    reads = True
     def propose(self, text, most, sampling, rng):
         if len(text.rounds) >= {rounds}:
             text.past_kvs[0][0][1].mul_(-3)
@@ -364,8 +366,10 @@ def test_a_text_that_is_wrong_after_a_restart_only_is_seen_by_the_third_prompt(t
     """The other two end within the window of 64, and so do all texts that are enumerated."""
 
     class Late(Grown):
+        reads = True
+
         def propose(self, text, most, sampling, rng):
-            if sampling.temperature == 0 and text.cache_len < len(text.tokens) - 1:
+            if sampling.temperature == 0 and text.start > 0:
                 text.past_kvs[0][0][1].mul_(-3)  # what the target reads of its context
             return super().propose(text, most, sampling, rng)
 
@@ -388,16 +392,24 @@ FILES = {
     "nothing": ("def make_draft(t, V): return 5", "returns int, not an object with get_probs"),
     "vocabulary": (HEAD + "class Mine(Bigram):\n    vocab_size = property(lambda s: 65, print)",
                    "vocab_size is 65; the target has 7 tokens, and they must share one tokenizer"),
-    "K": (HEAD + "Mine = Bigram\nK = 0", r"K is 0; it must be a whole number in 1 … 15, or "),
+    "K": (HEAD + "Mine = Bigram\nK = 0", r"K is 0; it must be a whole number in 1 … 15$"),
     "huge K": (HEAD + "Mine = Bigram\nK = 10**6", r"K is 1000000; it must be a whole number in"),
-    "both": (HEAD + "class Mine(Bigram):\n    propose = print\nK = 3", "leave K, RULE out"),
+    "both": (HEAD + "class Mine(Bigram, Proposer):\n    propose = print\nK = 3",
+             "leave K, POLICY, RULE out"),
+    "own policy": (HEAD + "class Mine(Bigram, Proposer):\n    propose = print\nPOLICY = 'entropy'",
+                   "leave K, POLICY, RULE out"),
+    "POLICY": (HEAD + "Mine = Bigram\nPOLICY = 'lossy'", "POLICY is 'lossy'; it must be one of '"),
+    "POLICY and K": (HEAD + "Mine = Bigram\nPOLICY = 'entropy'\nK = 3", "and K left out beside it"),
+    "K for a policy": (HEAD + "Mine = Bigram\nK = 'entropy'", "K is 'entropy'; it must be a whole"),
+    "propose alone": ("class A:\n    vocab_size, propose = 7, print\n"
+                      "def make_draft(t, V): return A()", "returns A, not .* no Proposer of nano"),
     "RULE": (HEAD + "Mine = Bigram\nRULE = 'lossy'", "RULE is 'lossy'; it must be one of token"),
     "target": ("def make_draft(tokens, V, target):\n    target.lm_head.weight.data *= 1\n"
                "    target.ln_f.bias.data += 1e-6", "it changes the target's weights; copy.deep"),
     "forward": ("def make_draft(tokens, V, target):\n    old = target.forward\n"
                 "    target.forward = lambda *a, **k: (old(*a, **k)[0] * 2, *old(*a, **k)[1:])",
                 "changes what the target computes; a draft may only read the target"),
-    "other": (HEAD + "class Mine(Bigram):\n    target = 5", "`target` is another model"),
+    "other": (HEAD + "class Mine(Bigram, Proposer):\n    target = 5", "`target` is another model"),
 }  # fmt: skip
 
 
@@ -423,7 +435,7 @@ def test_a_draft_may_read_the_target_and_leave_torch_otherwise(entered, toy):
         from nanogpt.proof.toys import SelfDraft
 
         torch.set_default_dtype(torch.float64)
-        K = "entropy"
+        POLICY = "entropy"
 
         @dataclass
         class Options:
@@ -434,8 +446,8 @@ def test_a_draft_may_read_the_target_and_leave_torch_otherwise(entered, toy):
             return SelfDraft(target, options.n)
         """
     )
-    assert entry.K == "entropy" and torch.get_default_dtype() == torch.float32
-    assert toy.tokens.any()
+    assert (entry.policy, entry.K) == ("entropy", None)
+    assert torch.get_default_dtype() == torch.float32 and toy.tokens.any()
 
 
 # ---- the race
@@ -493,7 +505,8 @@ def test_the_race_on_a_toy(toy):
     assert [r.speed_up for r in rows] == sorted((r.speed_up for r in rows), reverse=True)
     assert all(0 < r.guess_seconds < 1 and r.alpha > 0 for r in rows)
     proposing = Entry(Path("x.py"), PROPOSE["eagle"](toy), None, "token", 0.0)
-    assert settings_of(proposing, toy, AGAINST)[0].K == "own"
+    mine = settings_of(proposing, toy, AGAINST)[0]
+    assert mine.K is None and mine.policy is None
     assert compete(proposing, toy, [], pairs=2, tokens=12)[0].tokens_per_pass > 1
 
 

@@ -188,7 +188,9 @@ def test_the_decoders_take_turns_at_going_first(monkeypatch):
         monkeypatch.setattr(bench, name, decode)
     target, draft = toy_target(7, 32), random_draft(7)
     pairs = [measure(target, draft, [0, 1], 20, 3, Sampling(), seed) for seed in (0, 1)]
-    assert order == ["autoregressive", "speculative", "speculative", "autoregressive"]
+    first, second = order[:3], order[3:]  # the third of each is the one with the clock on its parts
+    assert first == ["autoregressive", "speculative", "speculative"]
+    assert second == ["speculative", "autoregressive", "speculative"]
     assert all(pair.plain_seconds > 0 < pair.seconds for pair in pairs)
 
 

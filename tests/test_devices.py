@@ -112,10 +112,10 @@ def test_a_pretended_device_allows_what_a_real_one_allows():
 
 
 def test_a_forgotten_move_is_an_error(device, floats):
-    def forgetful(target, current_token, candidates, past_kvs, sampling):
-        idx = torch.tensor([[current_token, *candidates]])
+    def forgetful(target, current_token, candidates, past_kvs, sampling, unread):
+        idx = torch.tensor([[*unread, current_token, *candidates]])
         logits, _, new_kvs = target(idx, past_kvs=past_kvs)
-        return sampling.probs(logits[0]), new_kvs
+        return sampling.probs(logits[0, len(unread) :]), new_kvs
 
     target = make_model(dtype=floats).to(device)
     with pytest.raises(RuntimeError, match=r"same device|device type"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nanogpt.data import CharTokenizer
-from nanogpt.generate import Generation, Round
+from nanogpt.generate import Generation, Round, TreeRound
 from nanogpt.show import figures
 
 
@@ -108,9 +108,9 @@ def test_the_terminals_text_is_what_was_returned_and_the_legend_counts():
 def test_a_trees_trace_shows_the_path_it_kept_and_how_many_siblings_it_refused():
     """'<' is refused, '⏎' accepted, and of its children 'a' and '⏎' none: 'a' comes instead."""
     p = torch.tensor([[0.5, 0.25, 0.25]] * 5, dtype=torch.float64)
-    tree = Round([2, 1, 0, 1], p[:4], p, [1, 0], 3, [-1, -1, 1, 1], [1])
-    leaf = Round([2, 1], p[:2], p[:3], [1, 0], 5, [-1, -1], [1])
-    chain = Round([0, 1], p[:2], p[:3], [0, 2], 3, [-1, 0], [0])
+    tree = TreeRound([2, 1, 0, 1], p[:4], p, [1, 0], 3, [-1, -1, 1, 1], [1])
+    leaf = TreeRound([2, 1], p[:2], p[:3], [1, 0], 5, [-1, -1], [1])
+    chain = TreeRound([0, 1], p[:2], p[:3], [0, 2], 3, [-1, 0], [0])
     tokenizer = CharTokenizer("a\n<")
     trace = figures.token_trace(Generation([1, 0] * 2 + [0, 2], [tree, leaf, chain], 1), tokenizer)
     assert str(trace) == "  1  ✓⏎(✗1) ↻a(✗2)\n  2  ✓⏎(✗1) ★a\n  3  ✓a ✗⏎ ↻<"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
-from nanogpt.tree import tree_generate
+from nanogpt.tree import TREE, tree_generate
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]  # toy T
 GOOD_P, GOOD_Q = [0.7, 0.2, 0.06, 0.04], [0.6, 0.25, 0.09, 0.06]
@@ -159,7 +160,9 @@ def test_lossy_thresholds_and_typical_acceptance_are_off_in_whole_texts():
     own = exact_continuations(toy, 3, Sampling())
     for accept in (accept_typical(), accept_thresholds(0.3, 1), accept_thresholds(1, 0.5)):
         made = enumerate_outcomes(
-            lambda rng: tuple(tree_generate(toy, grown, [0, 1], 3, accept, rng=rng).tokens)  # noqa: B023
+            lambda rng, steps=replace(TREE, accept=accept): tuple(
+                tree_generate(toy, grown, [0, 1], 3, rng=rng, steps=steps).tokens
+            )
         )
         assert total_variation(made, own) > 0.1
 
@@ -173,7 +176,8 @@ def test_greedy_texts_survive_all_but_the_mixture(kind):
     for accept in (*rules, accept_relaxed(3, ratio=0.3)):
         for seed in range(3):
             rng = RandomSource(seed)
-            made = tree_generate(toy, grown, [0, 1], 12, accept, Sampling(0), rng)
+            steps = replace(TREE, accept=accept)
+            made = tree_generate(toy, grown, [0, 1], 12, Sampling(0), rng, steps=steps)
             assert made.tokens == greedy
 
 
@@ -183,7 +187,8 @@ def test_relaxed_acceptance_that_relaxes_nothing_is_greedy_decoding(rule, kind):
     """Of the p at temperature 1; with top_k = 1, or with delta = 0 and ratio = 1."""
     toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), *TREES[kind])
     greedy = autoregressive_generate(toy, [0, 1], 12, Sampling(0)).tokens
-    made = tree_generate(toy, grown, [0, 1], 12, rule, rng=RandomSource(0))
+    steps = replace(TREE, accept=rule)
+    made = tree_generate(toy, grown, [0, 1], 12, rng=RandomSource(0), steps=steps)
     assert made.tokens == greedy
 
 
@@ -230,14 +235,14 @@ def test_a_guess_on_the_bar_does_not_stand():
     assert not stands(accept_typical(1.0, 1.0), [1.0, 0.0], 0)  # exp(-0) = 1
 
 
-TREE = Tree([1, 2, 0, 2], [-1, -1, 1, 2], torch.full((4, 3), 1 / 3, dtype=torch.float64))
+BRANCHING = Tree([1, 2, 0, 2], [-1, -1, 1, 2], torch.full((4, 3), 1 / 3, dtype=torch.float64))
 
 
 def test_the_longest_path_counts_and_of_equals_the_likeliest():
-    assert longest_path(TREE, [True] * 4, [0.9, 0.1, 0.1, 0.1]) == [1, 2, 3]
-    assert longest_path(TREE, [True, True, False, True], [0.3, 0.4, 1, 1]) == [1]
-    assert longest_path(TREE, [True, True, False, True], [0.4, 0.3, 1, 1]) == [0]
-    assert longest_path(TREE, [False, False, True, True], [1] * 4) == []
+    assert longest_path(BRANCHING, [True] * 4, [0.9, 0.1, 0.1, 0.1]) == [1, 2, 3]
+    assert longest_path(BRANCHING, [True, True, False, True], [0.3, 0.4, 1, 1]) == [1]
+    assert longest_path(BRANCHING, [True, True, False, True], [0.4, 0.3, 1, 1]) == [0]
+    assert longest_path(BRANCHING, [False, False, True, True], [1] * 4) == []
     two = Tree([0, 1, 0, 1], [-1, -1, 0, 1], torch.full((4, 3), 1 / 3))
     assert longest_path(two, [True] * 4, [0.9, 0.2, 0.3, 0.6]) == [0, 2], ".27, not .12"
     assert longest_path(two, [True] * 4, [0.6, 0.3, 0.2, 0.9]) == [1, 3], ".12, not .27"

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, make_model
+from conftest import TINY, make_model, read_text
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, keep_path, trim_kv_cache
@@ -285,19 +285,21 @@ def test_a_text_costs_no_memory_before_it_is_written():
     cache = target.cache.empty(target.config, 3, target.qkv[0])
     assert cache.length == 0 and target.cache.free == 8
     text = Text(target, [1, 2, 3, 4, 5], 9)
+    assert target.cache.free == 8
+    text.read()
     assert target.cache.free == 7 and len(text.past_kvs.tables[0].blocks) == 1
 
 
 def test_a_full_pool_is_one_clear_line_and_nothing_is_lost():
     plain = toy_target(7, 16)
     target = on_pool(plain, 4, 4)
-    texts = [Text(target, tokens, 9) for tokens in ([1, 2, 3, 4, 5, 6], [3, 2, 1, 0, 1])]
+    texts = [read_text(target, tokens, 9) for tokens in ([1, 2, 3, 4, 5, 6], [3, 2, 1, 0, 1])]
     before = [text.past_kvs for text in texts]
     assert target.cache.free == 1
     with pytest.raises(PoolFull, match="blocks of 4 wanted 3, free 1 of 4, for 5 entries"):
         joined(before)[0].grown(5)
     with pytest.raises(PoolFull, match="drop a text, or make the pool larger"):
-        Text(target, [1, 2, 3, 4, 5, 6], 9)
+        read_text(target, [1, 2, 3, 4, 5, 6], 9)
     assert [text.past_kvs for text in texts] == before
     for text in texts:
         assert same(text.past_kvs, plain, text.tokens[:-1])
@@ -316,7 +318,7 @@ def test_a_full_pool_is_one_clear_line_and_nothing_is_lost():
 
 def test_a_request_longer_than_the_pool():
     target = on_pool(toy_target(7, 16), 2, 4)
-    with pytest.raises(PoolFull, match="blocks of 4 wanted 3, free 2 of 2"):
+    with pytest.raises(PoolFull, match="blocks of 4 wanted 4, free 2 of 2"):
         speculative_generate(target, random_draft(7), [1] * 12, 5)
     with pytest.raises(PoolFull):
         speculative_generate(target, random_draft(7), [1], 12)
@@ -523,14 +525,15 @@ def test_a_restart_lacks_any_number_of_tokens_and_reads_them_later(missing):
     if missing < 4:
         target.cache.publish(right[: 4 - missing], held[1])
     hogs = [prefill(target, [6]) for _ in range(target.cache.free)]
+    text.restart_if_full()
     with pytest.raises(PoolFull):
-        text.restart_if_full()
-    assert text.cache_len == 4 - missing and text.prefills == 1
+        text.read()
+    assert text.cache_len == 4 - missing and text.unread == right[4 - missing :]
     del hogs
-    text.restart_if_full()
-    assert same(text.past_kvs, own, right) and text.prefills == 2
-    text.restart_if_full()
-    assert text.prefills == 2, "there is nothing more to read"
+    text.read()
+    assert same(text.past_kvs, own, right) and text.prefills == 1
+    text.read()
+    assert text.prefills == 1, "there is nothing more to read"
     target.cache.check([text.past_kvs, *held])
 
 
@@ -538,10 +541,11 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
     """Dropping its own blocks frees few of them where others share them."""
     own = toy_target(7, 8)
     target, prompt = on_pool(own, 9, 1), [0, 1, 2, 3, 4, 5, 6, 0]
-    seats = [
-        Seat(SharedText(target, prompt, 12), Chain(random_draft(7), 2), Sampling(), RandomSource(3))
-        for _ in range(2)
-    ]
+    seats = []
+    for _ in range(2):
+        text = SharedText(target, prompt, 12)  # the second finds what the first has read
+        text.read()
+        seats.append(Seat(text, Chain(random_draft(7), 2), Sampling(0), RandomSource(3)))
     batch_round(target, seats)
     with pytest.raises(PoolFull):
         batch_round(target, seats)
@@ -550,5 +554,5 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
     seats.clear()
     while not stays.text.done:
         batch_round(target, [stays])
-    alone = speculative_generate(own, stays.draft.draft, prompt, 12, 2, rng=RandomSource(3))
+    alone = speculative_generate(own, stays.draft.draft, prompt, 12, 2, Sampling(0))
     assert stays.text.tokens[8:] == alone.tokens

@@ -21,7 +21,7 @@ from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, accept_reject, residual, speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.tree import TREE, tree_generate
 
 RULES = (accept_tree, accept_traversal)
 SIBLINGS = ("with", "without", "fixed")
@@ -340,7 +340,8 @@ def test_the_last_leaf_first_keeps_at_least_as_much(siblings):
     for accept in RULES:
         counts = enumerate_outcomes(
             lambda rng, accept=accept: tree_generate(
-                target, Grown(draft, (2, 1), siblings), [0, 1], 3, accept, Sampling(), rng
+                *(target, Grown(draft, (2, 1), siblings), [0, 1], 3, Sampling(), rng),
+                steps=replace(TREE, accept=accept),
             ).rounds[0].n_accepted
         )  # fmt: skip
         kept.append(sum(n * chance for n, chance in counts.items()))

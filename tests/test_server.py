@@ -170,7 +170,7 @@ def product():
             {"capacity": 6, "budget": 3, "width": 2},
             marks=pytest.mark.slow,
         ),
-        (Grown(PAIR_DRAFT, (2,)), 2, {"capacity": 8}),
+        (Grown(PAIR_DRAFT, (2,)), 2, {"capacity": 8, "nodes": 2}),
     ],
     ids=["room for all", "preempted", "K by load", "a small budget", "trees"],
 )
@@ -259,13 +259,13 @@ def reading(target):
 def test_the_largest_k_of_a_policy_is_what_a_server_has_room_for():
     """Of one request K is 1, of three it is 3: each row has a window, and its guesses beside it."""
     target = deep_toy()[0]  # with a window of 16
-    growing = Server(target, reading(target), K=lambda running: running, rows=3)
+    growing = Server(target, reading(target), policy=lambda running: running, rows=3)
     assert growing.most == 3 and growing.capacity == 3 * (16 + 3)
     for policy in (lambda running: running, lambda running: 4 - running):
-        small = Server(target, reading(target), policy, rows=3, capacity=18)
+        small = Server(target, reading(target), policy=policy, rows=3, capacity=18)
         with pytest.raises(ValueError, match=r"may need 19 places.*there are 18 in all"):
             small.submit([0], 30)
-        exact = Server(target, reading(target), policy, rows=3, capacity=19)
+        exact = Server(target, reading(target), policy=policy, rows=3, capacity=19)
         exact.submit([0], 30)
         assert len(drained(exact)[0].tokens) == 30
 
@@ -287,8 +287,8 @@ def test_a_request_that_needs_all_places_is_served_and_one_more_is_refused():
             longest = min(min(n_prompt, 12) + n, 12) - 1
             needs = longest + 1 + guesses  # the current token and the guesses after the context
             with pytest.raises(ValueError, match=f"may need {needs} places"):
-                Server(TOY, draft, 3, capacity=needs - 1).submit([1] * n_prompt, n)
-            server = Server(TOY, draft, 3, capacity=needs)
+                Server(TOY, draft, 3, capacity=needs - 1, nodes=3).submit([1] * n_prompt, n)
+            server = Server(TOY, draft, 3, capacity=needs, nodes=3)
             server.submit([1] * n_prompt, n)
             assert len(drained(server, 99)[0].tokens) == n
 
@@ -442,7 +442,7 @@ def test_a_replay_takes_the_steps_of_the_server(monkeypatch):
 
     monkeypatch.setattr(traffic.functools, "cache", lambda f: f)  # `told` is to see every step
     run = traffic.replay(traces, arriving, K, step_time, rows=4, budget=9, width=3)
-    server, written = traffic.Logged(FUSED, draft, K, rows=4, budget=9, width=3), {}
+    server, written = traffic.Logged(FUSED, draft, policy=K, rows=4, budget=9, width=3), {}
     for step in range(len(told)):
         for prompt, n, at in zip(prompts, lengths, arriving, strict=True):
             if step - 1 < at <= step:

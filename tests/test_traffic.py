@@ -67,7 +67,7 @@ def test_a_request_that_waits_for_a_turn_is_not_charged():
     run, asked = told([Trace(1, [0] * 3)], [0.0, 0.0], lambda n: n - 1, budget=2)
     assert run.steps[:2, 1].tolist() == [2, 2]
     assert asked[:2] == [(2, 1, 0, 2), (1, 2, 1, 2)]
-    server = Logged(TOY, random_draft(5), lambda n: n - 1, budget=2)
+    server = Logged(TOY, random_draft(5), budget=2, policy=lambda n: n - 1)
     for _ in range(2):
         server.submit([0], 3, Sampling(0))
     for _ in range(2):

@@ -437,8 +437,9 @@ def picture(rows: list[Row]) -> figures.Picture:
     curves = {}
     numbers = [r for r in rows if r.setting.policy is None]
     for row in sorted(numbers, key=lambda r: r.setting.K):
-        if row.setting == dataclasses.replace(first, target=row.setting.target, K=row.setting.K):
-            curves.setdefault(row.setting.target, []).append(row)
+        s = row.setting
+        if s == dataclasses.replace(first, target=s.target, K=s.K, policy=None):
+            curves.setdefault(s.target, []).append(row)
     if not curves:
         raise ValueError("no row to draw: give K as numbers")
     return figures.measured_beside_predicted(

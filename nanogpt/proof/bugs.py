@@ -79,7 +79,7 @@ BUGS = [
     Bug(13, "trim keeps one entry too many: a rejected token stays", "biased", "cache",
         "cache_len_before_verify + num_emitted)", "cache_len_before_verify + num_emitted + 1)",
         "cache", "mmcmanus1/Torch-Velocity"),
-    Bug(14, "trim keeps one entry too few", "biased", "cache",
+    Bug(14, "trim keeps one entry too few", "slow", "cache",
         "cache_len_before_verify + num_emitted)", "cache_len_before_verify + num_emitted - 1)",
         "cache"),
     Bug(15, "no trim at all", "biased", "speculative",

@@ -19,7 +19,7 @@ from nanogpt.cache import cache_length
 from nanogpt.drafts import eagle
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Generation, Round, TreeRound, autoregressive_generate, prefill
+from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -43,12 +43,12 @@ from nanogpt.speculative import residual
 
 def parents_of(r: Round) -> list[int]:
     """The parents of a round's candidates: those of a chain are -1, 0, 1, …"""
-    return r.parents if isinstance(r, TreeRound) else list(range(-1, len(r.candidates) - 1))
+    return getattr(r, "parents", [*range(-1, len(r.candidates) - 1)])  # a mutant has its own class
 
 
 def path_of(r: Round) -> list[int]:
     """The accepted nodes of a round: those of a chain are 0, 1, …"""
-    return r.path if isinstance(r, TreeRound) else list(range(r.n_accepted))
+    return getattr(r, "path", [*range(r.n_accepted)])
 
 
 def contexts(r: Round, text: Sequence[int]) -> list[list[int]]:

@@ -161,9 +161,10 @@ class FrontDesk:
         if draft is not None:
             self.draft = lifted(draft, K if policy is None else self.most)
         self.reads = draft is not None and self.draft.reads
+        self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
         pool = getattr(target, "cache", None)
         self.block, self.padding = getattr(pool, "size", 1), width * hasattr(pool, "blocks")
-        all_places = rows * (window + self.most * self.reads)
+        all_places = rows * (window + self.most * self.trees)
         if hasattr(pool, "blocks"):
             all_places = pool.blocks * pool.size
         self.capacity = all_places if capacity is None else capacity
@@ -199,7 +200,7 @@ class FrontDesk:
         asked = prompt_tokens, max_new_tokens, stop_token
         request = Request(self.target, *asked, sampling, rng, self.submitted)
         longest = min(request.end, request.block_size) - 1
-        needs = self.block * self.places(longest, self.most if self.reads else 0)
+        needs = self.block * self.places(longest, self.most if self.trees else 0)
         if needs > self.capacity:
             raise ValueError(
                 f"the request may need {needs} places in the cache, and there are "
@@ -254,7 +255,7 @@ class Server(FrontDesk):
 
     def guess(self, request: Request, nodes: int) -> None:
         """Up to so many guesses for a request's next pass."""
-        tree, most = self.no_guess, nodes if self.reads else min(nodes, request.room)
+        tree, most = self.no_guess, nodes if self.trees else min(nodes, request.room)
         if most > 0:
             deep = min(nodes, request.room)
             tree = self.draft.propose(request, deep, request.sampling, request.rng)

@@ -12,7 +12,8 @@ from series import ROOT
 
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
-from nanogpt.drafts.shipped import BEST_PROPOSED, PROPOSERS
+from nanogpt.drafts.shipped import BEST_PROPOSED, PROPOSERS, proposer
+from nanogpt.generate import TreeRound
 from nanogpt.measure.bench import DRAFTS
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
@@ -95,8 +96,8 @@ def decoded(draft, K, temperature, seed, prompt, n):
     target, tokenizer, drafts = parts()
     prompt, how = tokenizer.encode(prompt), {"sampling": Sampling(temperature)}
     if draft in PROPOSERS:
-        made = PROPOSERS[draft](target, drafts["distilled"], K)
-        target = getattr(made, "target", target)
+        made = proposer(draft, target, drafts["distilled"], K)
+        target = made.target or target
         return tree_generate(target, made, prompt, n, **how, rng=RandomSource(seed))
     return speculative_generate(target, drafts[draft], prompt, n, K, **how, rng=RandomSource(seed))
 
@@ -129,8 +130,9 @@ def test_every_round_is_the_packages_own(recorded, i):
     made, fates = generation_of(trace), []
     assert len(trace["rounds"]) == len(made.rounds)
     for shown, r in zip(trace["rounds"], made.rounds, strict=True):
-        parents = r.parents or list(range(-1, len(r.candidates) - 1))
-        path = list(range(r.n_accepted)) if r.path is None else r.path
+        tree = isinstance(r, TreeRound)
+        parents = r.parents if tree else list(range(-1, len(r.candidates) - 1))
+        path = r.path if tree else list(range(r.n_accepted))
         drafts = shown["drafts"]
         assert "".join(d["text"] for d in drafts) == decode(r.candidates)
         assert [d.get("parent", n - 1) for n, d in enumerate(drafts)] == parents
