@@ -279,10 +279,12 @@ class Draft:
     """What guesses a chain, token by token: q of what comes after a context.
 
     Any object with these two will do. One that inherits from here may also remember what it has
-    read: `fresh` is then the same draft before it read anything, one for each text.
+    read: `fresh` is then the same draft before it read anything, one for each text. model: what it
+    asks, if that is a model with a cache.
     """
 
     vocab_size: int
+    model: GPTLanguageModel | None = None
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`, all tokens so far, at temperature 1; float64."""

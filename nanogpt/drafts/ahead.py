@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import keep_path
-from nanogpt.generate import Proposer, Text, Tree
+from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabilities
 
 Outcome = tuple[int, int]  # k accepted, then this token
@@ -295,9 +295,9 @@ class Rollout:
 class Drafter:
     """Drafts after what came, and prepares for what may come; asked one text at a time.
 
-    draft: any with get_probs; of a transformer with a cache of its own (`model` and `past_kvs`),
-    the model is asked. K: guesses a round; fans: F_0 … F_K, how many outcomes to prepare for each
-    number of accepted guesses; C: Saguaro sampling, 1 being none.
+    draft: any with get_probs; of one that has a `model`, the model is asked, many nodes in a pass.
+    K: guesses a round; fans: F_0 … F_K, how many outcomes to prepare for each number of accepted
+    guesses; C: Saguaro sampling, 1 being none.
     Raises ValueError for K or fans that do not fit, or C outside (0, 1].
     """
 
@@ -308,7 +308,7 @@ class Drafter:
             raise ValueError(f"C is {C}; it must be above 0 and at most 1")
         self.K, self.C, self.vocab_size = K, C, draft.vocab_size
         self.fans = [min(fan, self.vocab_size) for fan in fans]  # there are no more tokens
-        model = hasattr(draft, "model") and hasattr(draft, "past_kvs")
+        model = isinstance(draft, Draft) and draft.model is not None
         self.tree = BranchingModel(draft, K) if model else Branching(draft)
         self.given: Rollout | None = None  # the guesses that were handed out, and may come true
         self.settled = False
