@@ -10,11 +10,15 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
+from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.protocol import Proposer
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
-from nanogpt.fused import FusedLanguageModel
+from nanogpt.fused import TARGETS, FusedLanguageModel
+from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
-from nanogpt.proof.toys import deep_toy, random_head
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import SelfDraft, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.server import Server
@@ -68,6 +72,30 @@ def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
     assert max(passes.values()) <= 1.025 * min(passes.values()), f"{name}, tokens a pass: {said}"
 
 
+@pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
+def test_over_restarts_the_text_is_the_targets_own_where_unread_tokens_and_guesses_share_a_pass(
+    form,
+):
+    """By enumeration, against p of fresh contexts: plain, with a chain, and with a tree."""
+    own, prompt, n = toy_target(2, 4, seed=1), [0, 1, 1], 5  # a window of 4: two restarts
+    fresh, draft, target = SelfDraft(own, len(prompt)), random_draft(2), form(own)
+    exact = {(): 1.0}
+    for _ in range(n):
+        exact = {
+            (*tokens, token): p * float(row[token])
+            for tokens, p in exact.items()
+            for row in [fresh.get_probs([*prompt, *tokens])]
+            for token in range(2)
+        }
+    for decode in (
+        lambda rng: autoregressive_generate(target, prompt, n, rng=rng),
+        lambda rng: speculative_generate(target, draft, prompt, n, 3, rng=rng),
+        lambda rng: tree_generate(target, Grown(draft, (2, 1)), prompt, n, rng=rng),
+    ):
+        got = enumerate_outcomes(lambda rng, decode=decode: tuple(decode(rng).tokens))
+        assert total_variation(got, exact) < 1e-12
+
+
 def test_one_eagle_reads_each_pair_of_each_text_once():
     """Four texts in a batch, one draft: as many pairs as four drafts read, and no more."""
     target, _ = deep_toy()
@@ -85,8 +113,6 @@ def test_one_eagle_reads_each_pair_of_each_text_once():
         rngs = [RandomSource(b) for b in range(4)]
         batch_generate(target, drafts(head), prompts, 30, rngs=rngs)
         return sum(read)
-
-    from nanogpt.drafts.eagle import EagleDraft
 
     one = pairs_read(lambda head: EagleDraft(target, head, 2))
     each = pairs_read(lambda head: [EagleDraft(target, head, 2) for _ in prompts])
