@@ -77,7 +77,7 @@ def busy():
         process.wait()
 
 
-def execute(client, first, most=LIMIT / 3):
+def execute(client, first, most=LIMIT * 2 / 3):
     """Run all cells, the first so many beside a busy process.
 
     Raises where a cell fails that is not tagged to; AssertionError where one of these first cells

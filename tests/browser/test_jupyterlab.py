@@ -14,6 +14,7 @@ import pytest
 from series import NOTEBOOKS, ROOT, cells, tags
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+RUN = os.environ.get("CHAPTERS", "").split()  # such as "00 05": the others are only opened
 SHOW_ALL = {"windowingMode": "none"}  # JupyterLab draws only cells in sight otherwise
 PICTURES = """
 images => Promise.all(images.map(async image => {
@@ -154,6 +155,8 @@ def test_a_chapter_reads_as_it_is_stored_trusted_by_nobody_and_all_its_cells_run
     code, page = cells(path, "code"), open_notebook(path)
     assert_pictures_and_traces_are_readable(page, path)
     assert prompts(page) == numbered(path)
+    if RUN and path.stem[:2] not in RUN:
+        return
     page.get_by_role("menuitem", name="Edit", exact=True).click()
     page.get_by_role("menuitem", name="Clear Outputs of All Cells", exact=True).click()
     wait_for("empty prompts", lambda: set(prompts(page)) == {"[ ]:"}, 60)
