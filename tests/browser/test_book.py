@@ -49,8 +49,12 @@ def test_next_leads_through_all_chapters_in_order_and_previous_back(open_page):
     page = open_page()
     page.goto(address(f"notebooks/{NOTEBOOKS[0].stem}.html"))
     for path in NOTEBOOKS[1:]:
+        page.wait_for_load_state(
+            "load"
+        )  # what is still coming would be cut off, and told as a fault
         page.locator(".related-pages a.next-page").click()
         assert page.url == address(f"notebooks/{path.stem}.html")
+    page.wait_for_load_state("load")
     page.locator(".related-pages a.prev-page").click()
     assert page.url == address(f"notebooks/{NOTEBOOKS[-2].stem}.html")
 
