@@ -55,7 +55,7 @@ def in_each_loop(target, draft, K, prompts, n=NEW):
 
 @pytest.mark.parametrize("name", [*DRAFTS, *BEST_PROPOSED])
 def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
-    """Tokens may part in float32 where two logits are tied to 1e-4, so passes to one in forty."""
+    """Prompts whose text is one in every loop: in float32, it may part at a tie of two logits."""
     target, prompts, tokens = shipped
     K = (BEST | BEST_PROPOSED)[name]
     if name in DRAFTS:
@@ -64,12 +64,16 @@ def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
         draft = proposer(name, target, ngram.load(), K)
         target = draft.target or target
     loops = in_each_loop(target, draft, K, prompts)
-    tokens_of = {loop: [g.tokens for g in made] for loop, made in loops.items()}
-    passes = {loop: sum(g.target_passes for g in made) for loop, made in loops.items()}
-    said = ", ".join(f"{loop} {3 * NEW / n:.3f}" for loop, n in passes.items())
-    if tokens_of["alone"] == tokens_of["batch"] == tokens_of["server"]:
-        assert len(set(passes.values())) == 1, f"{name}, tokens a pass: {said}"
-    assert max(passes.values()) <= 1.025 * min(passes.values()), f"{name}, tokens a pass: {said}"
+    same = [
+        made
+        for made in zip(*loops.values(), strict=True)
+        if len({tuple(g.tokens) for g in made}) == 1
+    ]
+    assert same, f"{name}: no text is the same in every loop"
+    passes = [sum(g.target_passes for g in made) for made in zip(*same, strict=True)]
+    pairs = zip(loops, passes, strict=True)
+    said = ", ".join(f"{loop} {len(same) * NEW / n:.3f}" for loop, n in pairs)
+    assert len(set(passes)) == 1, f"{name}, tokens a pass: {said}"
 
 
 @pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
