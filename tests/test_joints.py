@@ -4,6 +4,8 @@ Exact and slow is the commonest failure, and no test of the text sees it: at tem
 is the target's own whatever is guessed. So the passes are compared.
 """
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.protocol import Proposer
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
@@ -21,7 +24,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Request, Server
 from nanogpt.speculative import speculative_generate
 from nanogpt.tree import tree_generate
 
@@ -98,6 +101,67 @@ def test_over_restarts_the_text_is_the_targets_own_where_unread_tokens_and_guess
     ):
         got = enumerate_outcomes(lambda rng, decode=decode: tuple(decode(rng).tokens))
         assert total_variation(got, exact) < 1e-12
+
+
+def reads(model):
+    """How many tokens each pass of a model reads, noted from now on."""
+    noted, forward = [], model.forward
+
+    def watched(idx, *given, **how):
+        noted.append(idx.shape[1])
+        return forward(idx, *given, **how)
+
+    model.forward = watched
+    return noted
+
+
+@pytest.mark.parametrize("lift", [lambda d: d, lambda d: Grown(d, (2, 1))], ids=["chain", "tree"])
+def test_a_transformer_that_serves_several_texts_reads_each_once(lift):
+    """One draft for a batch: as many tokens as a draft for each, alone."""
+    target, prompts = (
+        toy_target(7, 64),
+        [[0, 1, 2, 3, 4, 5], [6, 5, 4, 3, 2, 1], [1, 1, 2, 2, 3, 3]],
+    )
+
+    def read_by(drafts, generate):
+        model = deepcopy(toy_target(7, 64, seed=3))
+        noted = reads(model)
+        generate(drafts(model))
+        return sum(noted)
+
+    one = read_by(
+        lambda model: lift(TransformerDraft(model)),
+        lambda draft: batch_generate(target, draft, prompts, 30, 3, GREEDY),
+    )
+    each = read_by(
+        lambda model: [lift(TransformerDraft(model)) for _ in prompts],
+        lambda drafts: batch_generate(target, drafts, prompts, 30, 3, GREEDY),
+    )
+    assert one == each
+
+
+@pytest.mark.parametrize("name", ["transformer-fused", "lookahead", "eagle3", "block-markov"])
+def test_a_preempted_request_is_no_slower_once_it_is_read_again(name, shipped, monkeypatch):
+    """What a draft remembers outlives the cache: as many rounds as with room for all."""
+    target, prompts, tokens = shipped
+    K = (BEST | BEST_PROPOSED)[name]
+    if name in DRAFTS:
+        draft = DRAFTS[name](tokens, target.config.vocab_size)
+    else:
+        draft = proposer(name, target, ngram.load(), K)
+    lost, forget = [], Request.forget
+    monkeypatch.setattr(Request, "forget", lambda self: (lost.append(self.id), forget(self))[1])
+    made = []
+    for capacity in (10_000, 150 if name in DRAFTS else 260):
+        server, done = Server(target, draft, K, capacity=capacity, **AMPLE), {}
+        for prompt in prompts:
+            server.submit(prompt, NEW, GREEDY)
+        while server.requests or server.finished:
+            done |= server.step()
+        made.append([done[id] for id in range(len(prompts))])
+    assert lost, "somebody was preempted"
+    pairs = [(a, b) for a, b in zip(*made, strict=True) if a.tokens == b.tokens]
+    assert pairs and all(len(a.rounds) == len(b.rounds) for a, b in pairs)
 
 
 def test_one_eagle_reads_each_pair_of_each_text_once():

@@ -233,11 +233,20 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
     "settings, complaint",
     [
         ({"K": -1}, "K is -1; it must be a whole number from 0"),
-        ({"policy": lambda running: 0.5}, "K is 0.5"),
-        ({"policy": lambda running: 2 - running}, "K is -1; it must"),  # of three requests
-        ({"policy": lambda running: 3 if running < 32 else 1.5}, "K is 1.5"),  # of all rows
-        ({"policy": lambda running: running - 1, "draft": None}, "K is 31 and there is no draft"),
-        ({"nodes": -1}, "K is -1"),
+        ({"policy": lambda running: 0.5}, "a number of the policy is 0.5"),
+        (
+            {"policy": lambda running: 2 - running},
+            "of the policy is -1; it must",
+        ),  # of three requests
+        (
+            {"policy": lambda running: 3 if running < 32 else 1.5},
+            "of the policy is 1.5",
+        ),  # of all rows
+        (
+            {"policy": lambda running: running - 1, "draft": None},
+            "policy is 31 and there is no draft",
+        ),
+        ({"nodes": -1}, "nodes is -1; it must be a whole number from 0"),
         ({"K": 2, "draft": None}, "there is no draft"),
         ({"draft": random_draft(4)}, "vocabulary of 4 tokens and the target one of 5"),
         ({"rows": 0}, "rows is 0; it must be a whole number from 1"),

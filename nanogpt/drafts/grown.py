@@ -27,16 +27,17 @@ class Grown(Proposer):
             raise ValueError(f"widths is {widths!r}; it takes a whole number from 1 per depth")
         self.draft, self.widths, self.siblings = draft, widths, siblings
         self.vocab_size = draft.vocab_size
+        self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
         self.one_hot = torch.eye(draft.vocab_size, dtype=torch.float64)
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A tree of depth `most` at most, level by level. q (N, V) is given earlier siblings."""
         tokens, parents, rows = [], [], []
-        level = [(-1, text.tokens)]
+        level, own = [(-1, text.tokens)], text.memory(self, self.new)
         for width in self.widths[:most]:
             below = []
             for node, context in level:
-                q = self.draft.get_probs(context)
+                q = own.get_probs(context)
                 for token, row in self.pick(q, width, sampling, rng):
                     below.append((len(tokens), [*context, token]))
                     tokens.append(token)

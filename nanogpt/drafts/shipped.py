@@ -88,8 +88,10 @@ NODES = {"medusa-tree": 12, "eagle-tree": 8}  # of trees that are made as large 
 def proposer(name: str, target, table, K: int, nodes: int | None = None) -> Proposer:
     """A draft of PROPOSERS. nodes: those of its tree, by default the ones of NODES.
 
-    Raises ValueError for nodes where a draft has no choice.
+    Raises ValueError for nodes, or a K, where a draft has no choice.
     """
+    if name == "medusa" and K != BEST_PROPOSED[name]:
+        raise ValueError(f"medusa guesses with all of its {BEST_PROPOSED[name]} heads; leave out K")
     if name in NODES:
         return PROPOSERS[name](target, table, K, nodes or NODES[name])
     if nodes is not None:

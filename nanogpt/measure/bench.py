@@ -65,7 +65,7 @@ from nanogpt.speculative import (
     Policy,
     Steps,
     accept_reject,
-    draft_tokens,
+    draw_chain,
     speculative_generate,
 )
 from nanogpt.theory import expected_tokens, speed_up
@@ -314,7 +314,7 @@ def calibrate(
     p = torch.full((17, V), 1 / V, dtype=torch.float64)
     steps = {
         "one": lambda: target(one, past_kvs=past_kvs),
-        "draft": lambda: draft_tokens(draft, context, 4, sampling, rng),
+        "draft": lambda: draw_chain(draft, context, 4, sampling, rng),
         "many": lambda: target(many, past_kvs=past_kvs),
         "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
         "cache": lambda: first(past_kvs, position - 1),
@@ -546,15 +546,13 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
     ):
         best = ((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]
         for nodes in given.nodes or [NODES.get(draft)]:
-            how = target, draft, temperature, rule, nodes
-            settings += [setting_of(*how, K=K) for K in given.K or [best] * (not given.policy)]
-            settings += [setting_of(*how, policy=policy) for policy in given.policy or []]
+            Ks = [(None, policy) for policy in given.policy or []] or [
+                (K, None) for K in given.K or [best]
+            ]
+            settings += [
+                Setting(target, draft, K, temperature, rule, policy, nodes) for K, policy in Ks
+            ]
     return settings
-
-
-def setting_of(target, draft, temperature, rule, nodes, K=None, policy=None) -> Setting:
-    """A Setting by what the command line gave."""
-    return Setting(target, draft, K, temperature, rule, policy, nodes)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -110,11 +110,16 @@ class Request(Text):
 
 
 def check_server(
-    draft: Draft | Proposer | None, policy: Callable[[int], int], V: int, **numbers: int | None
+    draft: Draft | Proposer | None,
+    policy: Callable[[int], int],
+    what: str,
+    V: int,
+    **numbers: int | None,
 ) -> int:
     """The most guesses that a policy allows. Raises ValueError for settings that are out of range.
 
-    numbers: budget, rows, capacity (or None) and width, by name.
+    what: where the policy's numbers come from; numbers: budget, rows, capacity (or None) and width,
+    by name.
     """
     for name, number in numbers.items():
         if name == "capacity" and number is None:
@@ -124,9 +129,9 @@ def check_server(
     most = [policy(running) for running in range(1, numbers["rows"] + 1)]
     for n in most:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ValueError(f"K is {n!r}; it must be a whole number from 0")
+            raise ValueError(f"{what} is {n!r}; it must be a whole number from 0")
     if max(most) and draft is None:
-        raise ValueError(f"K is {max(most)} and there is no draft; give one, or K = 0")
+        raise ValueError(f"{what} is {max(most)} and there is no draft; give one, or K = 0")
     if draft is not None:
         check_draft(draft, V)
     return max(most)
@@ -153,15 +158,19 @@ class FrontDesk:
         policy: Callable[[int], int] | None = None,
     ):
         window, V = target.config.block_size, target.config.vocab_size
-        fixed = (width - 1 if isinstance(draft, Proposer) else K) if nodes is None else nodes
+        self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
+        if self.trees:
+            fixed = width - 1 if nodes is None else nodes
+        else:  # a chain has no more nodes than it is deep
+            fixed = K if nodes is None else min(K, nodes)
         self.policy = policy or (lambda _: fixed)
+        what = "a number of the policy" if policy else "K" if nodes is None else "nodes"
         numbers = {"budget": budget, "rows": rows, "capacity": capacity, "width": width}
-        self.most = check_server(draft, self.policy, V, **numbers)
+        self.most = check_server(draft, self.policy, what, V, **numbers)
         self.target, self.draft = target, None
         if draft is not None:
             self.draft = lifted(draft, K if policy is None else self.most)
         self.reads = draft is not None and self.draft.reads
-        self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
         pool = getattr(target, "cache", None)
         self.block, self.padding = getattr(pool, "size", 1), width * hasattr(pool, "blocks")
         all_places = rows * (window + self.most * self.trees)
