@@ -56,7 +56,7 @@ def verify_tree(
     or with `layers` the streams after these blocks (u+N+1, n C); and the cache with all of it.
     """
     unread, whole = text.unread, with_unread(text, tree)
-    idx = torch.tensor([[*unread, text.tokens[-1]][:1] + whole.tokens], device=target.device)
+    idx = torch.tensor([[*unread, text.tokens[-1], *tree.tokens]], device=target.device)
     mask = pos = None  # as the model has them for a chain
     if not whole.is_chain:
         mask = tree_mask(whole.parents, text.cache_len).to(target.device)

@@ -65,10 +65,9 @@ def verify_batch(
         raise ValueError("give a tree and a sampling for each text, and one text at least")
     lengths, u = [text.cache_len for text in texts], [len(text.unread) for text in texts]
     whole = [with_unread(text, tree) for text, tree in zip(texts, trees, strict=True)]
-    firsts = [[*text.unread, text.tokens[-1]][0] for text in texts]
     past_kvs, before = joined([text.past_kvs for text in texts])
     pos, mask = batch_mask(whole, lengths, before)
-    tokens = [[one, *tree.tokens] for one, tree in zip(firsts, whole, strict=True)]
+    tokens = [[*x.unread, x.tokens[-1], *tree.tokens] for x, tree in zip(texts, trees, strict=True)]
     idx = torch.tensor([(each + [0] * pos.shape[1])[: pos.shape[1]] for each in tokens])
     idx, pos, mask = (x.to(target.device) for x in (idx, pos, mask))  # (B, T), …, (B, T, P+T)
     streams, new_kvs = target.states(idx, pos, past_kvs, mask)
