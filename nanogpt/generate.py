@@ -33,6 +33,7 @@ class Round:
     they were judged by; emitted: the 1 … K+1 tokens that the round adds to the text, its accepted
     candidates and one token of the target's; cache_len: how many tokens of the context come before
     the current one. In plain autoregressive decoding, K is 0.
+    Raises ValueError if nothing is emitted.
     """
 
     candidates: list[int]
@@ -40,6 +41,10 @@ class Round:
     target_probs: Tensor
     emitted: list[int]
     cache_len: int
+
+    def __post_init__(self):
+        if not self.emitted:
+            raise ValueError("a round emits no token; a rule returns what it keeps, and one more")
 
     @property
     def n_accepted(self) -> int:

@@ -99,7 +99,8 @@ SERVING = {
     "server": server_decoder(),
     "ahead": ahead_decoder(),
 }
-OWN = {"pool": "paged", "publish": "paged", "preemption": "server", "outcomes": "ahead"}
+OWN = {"pool": "paged", "publish": "paged", "outcomes": "ahead"}
+OWN |= {"preemption": "server", "memory": "server"}
 
 
 def serving_checks(name):
@@ -134,6 +135,8 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     62: "exact outcomes",
     63: "exact acceptance outcomes",
     64: "preemption",
+    65: "memory",
+    66: "memory",
 }
 
 
@@ -151,7 +154,7 @@ def test_which_checks_see_a_serving_bug(bug):
     assert seen == SEEN[bug.number].split()
 
 
-OF_EACH = {"batch": "ragged leaving", "paged": "pool publish", "server": "preemption"}
+OF_EACH = {"batch": "ragged leaving", "paged": "pool publish", "server": "preemption memory"}
 OF_EACH["ahead"] = "outcomes"
 
 
@@ -275,9 +278,9 @@ def test_an_unedited_mutant_is_the_correct_decoder():
         check(mutant(same))
 
 
-def test_the_gallery_has_64_different_bugs():
-    assert [bug.number for bug in BUGS] == [*range(1, 65)]
-    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 64
+def test_the_gallery_has_66_different_bugs():
+    assert [bug.number for bug in BUGS] == [*range(1, 67)]
+    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 66
     assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
 

@@ -179,6 +179,18 @@ def slip(asked: Asked, i: int, text: list[int], n_prompt: int) -> str:
     return f"where the text has {text[P]}: the last token so far comes first"
 
 
+def letters_of(axes, drafted: str, emitted: str) -> None:
+    """The letters of a round in its picture: those that are guessed, and what became of them."""
+    K, n = len(drafted), len(emitted) - 1
+    for i, letter in enumerate(drafted):
+        box(axes, 19.2 + 4.3 * i, 1.2, 4, 3, shown(letter), "draft")
+    last = ("★", "bonus") if n == K else ("↻", "resampled")
+    for i, letter in enumerate(emitted):
+        mark, fate = ("✓", "accepted") if i < n else last
+        x, y = 81 + 4.2 * (i % 4), 5.7 + 3.5 * (i // 4)
+        box(axes, x, y, 3.9, 3.2, f"{mark}{shown(letter)}", fate)
+
+
 @mpl.rc_context(STYLE)
 def round_flow(text: str, drafted: str, emitted: str, cached: int, V: int, title: str) -> Picture:
     """A round as a flow of data: the four calls, and what each of them hands on.
@@ -210,15 +222,7 @@ def round_flow(text: str, drafted: str, emitted: str, cached: int, V: int, title
         words(axes, x, y, said, fontsize=9)
     box(axes, 1, 5, 12, 4.6, shown(text[-8:]), "target")
     box(axes, 1, 27, 12, 4.6, f"cache of {cached}", "cached")
-    for i, letter in enumerate(drafted):
-        box(axes, 19.2 + 4.3 * i, 1.2, 4, 3, shown(letter), "draft")
-    for i, letter in enumerate(emitted):
-        mark, fate = (
-            ("✓", "accepted") if i < n else ("★", "bonus") if n == K else ("↻", "resampled")
-        )
-        box(
-            axes, 81 + 4.2 * (i % 4), 5.7 + 3.5 * (i // 4), 3.9, 3.2, f"{mark}{shown(letter)}", fate
-        )
+    letters_of(axes, drafted, emitted)
     box(axes, 81, 27, 12, 4.6, f"cache of {cached + n + 1}", "cached")
     for x, y, said in (
         (7, 3.6, "text so far"),

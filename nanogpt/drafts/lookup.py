@@ -1,9 +1,7 @@
-"""Drafts without a model: they copy from the text itself, or from what the target's passes said.
+"""Drafts without a model: they copy from the text itself.
 
-If the last few tokens occurred before, a copying draft is sure that what followed then follows now.
-The others, for `tree_generate`, guess again what the last pass said after their last guesses, which
-were mostly wrong (Jacobi iteration), and may collect what it says in a pool. All q are one-hot:
-nothing is drawn.
+If the last few tokens occurred before, such a draft is sure that what followed then follows now.
+All q are one-hot: nothing is drawn.
 """
 
 from __future__ import annotations

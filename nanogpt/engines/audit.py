@@ -282,6 +282,28 @@ def audit_samples(
         raise Refused(f"{worst.places} {off}, p {shown(worst.p)}")
 
 
+def audit_mode(
+    engine: Engine, mode: str, truth: Truth, samples: int, seed: int, level: float, bar: tqdm
+) -> Row:
+    """One mode of the engine: the greedy texts, then the samples, whatever came of the first."""
+    row, generate, count = Row(mode), engine.modes[mode], engine.counts or dict
+    parts = {
+        "greedy": functools.partial(audit_greedy, row, generate, truth),
+        "at 1": functools.partial(audit_samples, row, generate, truth, samples, seed, level, bar),
+    }
+    start = time.perf_counter()
+    for name, part in parts.items():
+        before = count()
+        try:
+            part()
+        except Refused as refusal:
+            found = [row.refusal] if row.refusal else []
+            row.refusal = "; ".join(dict.fromkeys([*found, str(refusal)]))
+        row.counts[name] = {key: now - before.get(key, 0) for key, now in count().items()}
+    row.seconds = time.perf_counter() - start
+    return row
+
+
 def audit(
     engine: Engine,
     truth: Truth,
@@ -309,28 +331,11 @@ def audit(
         power,
         chance,
     )
-    count, silent = engine.counts or dict, None if progress else True  # None: but in a terminal
+    silent = None if progress else True  # None: but in a terminal
     with tqdm(total=len(engine.modes) * samples, unit="sample", disable=silent) as bar:
-        for mode, generate in engine.modes.items():
-            row, start, before = Row(mode), time.perf_counter(), count()
-            report.rows.append(row)
+        for mode in engine.modes:
             bar.set_description(f"{engine.name} {mode}")
-            parts = {
-                "greedy": functools.partial(audit_greedy, row, generate, truth),
-                "at 1": functools.partial(
-                    audit_samples, row, generate, truth, samples, seed, level, bar
-                ),
-            }
-            for name, part in parts.items():
-                try:
-                    part()
-                except Refused as refusal:
-                    found = [row.refusal] if row.refusal else []
-                    row.refusal = "; ".join(dict.fromkeys([*found, str(refusal)]))
-                now = count()
-                row.counts[name] = {key: now[key] - before.get(key, 0) for key in now}
-                before = now
-            row.seconds = time.perf_counter() - start
+            report.rows.append(audit_mode(engine, mode, truth, samples, seed, level, bar))
             bar.n = len(report.rows) * samples
     return report
 

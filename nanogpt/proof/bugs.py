@@ -3,7 +3,8 @@
 Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
 chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
 of batches, are chapter 23's; 59 to 61, of paged caches, chapter 25's; 62 and 63, of drafting ahead,
-chapter 26's; 64 is chapter 24's. `nanogpt.proof.gallery` serves the package with one in it.
+chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package with
+one in it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bug:
-    """One bug: `old` in `module` is replaced by `new`.
+    """One bug: `old` in `module` is replaced by `new`, and so are the pairs of `also`.
 
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
@@ -30,6 +31,7 @@ class Bug:
     caught_by: str
     seen_in: str = ""
     decoder: str = "chain"
+    also: tuple[tuple[str, str], ...] = ()
 
 
 BUGS = [
@@ -340,4 +342,20 @@ BUGS = [
         "        self.tree, self.most = None, 0\n        self.past_kvs =",
         "        self.most = 0\n        self.past_kvs =",
         "preemption", "vllm-project/vllm#31955, #28558", decoder="server"),
+    Bug(65, "a draft knows its last guesses by the list's identity; a server rebuilds it", "slow",
+        "drafts/lookahead",
+        "if window.asked == len(text.rounds) - 1:",
+        "if text.rounds and text.rounds[-1].candidates is window.asked:",
+        "memory", decoder="server", also=(
+            ("window.asked, window.ends = len(text.rounds), row", "window.ends = row"),
+            ("        tokens = [token for _, token in nodes]\n",
+             "        window.asked = tokens = [token for _, token in nodes]\n"),
+        )),
+    Bug(66, "a draft remembers one text, and reads each of several anew at every turn", "slow",
+        "drafts/eagle",
+        "        pairs = text.memory(self, lambda: Pairs(0, self.head.empty()))\n",
+        "        if vars(self).get(\"text\") is not text:\n"
+        "            self.text, self.pairs = text, Pairs(0, self.head.empty())\n"
+        "        pairs = self.pairs\n",
+        "memory", decoder="server"),
 ]  # fmt: skip

@@ -13,14 +13,24 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from nanogpt.drafts.eagle import EagleDraft, EagleHead
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.lookahead import LookaheadDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.proof.checks import check_lossless, check_stop, contexts, iter_equal
 from nanogpt.proof.decoders import BatchDecoder, Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
-from nanogpt.proof.toys import SelfDraft, Watched, context_start, random_draft, toy_target
+from nanogpt.proof.toys import (
+    SelfDraft,
+    Watched,
+    context_start,
+    deep_toy,
+    random_draft,
+    random_head,
+    toy_target,
+)
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import paged
 from nanogpt.speculative import speculative_generate
@@ -365,6 +375,46 @@ def check_preemption(generate: BatchDecoder) -> None:
             )
 
 
+class CountedHead(EagleHead):
+    """A head that counts the pairs that it reads."""
+
+    read = 0
+
+    def forward(self, features, tokens, past=None, mask=None):
+        """As an EagleHead's."""
+        self.read += tokens.shape[1]
+        return super().forward(features, tokens, past, mask)
+
+
+def check_memory(generate: BatchDecoder, n: int = 30) -> None:
+    """One draft for several texts is as fast as it is for each alone, whatever it remembers.
+
+    Lookahead needs no more passes, and EAGLE's head reads no more pairs. generate: a
+    `server_decoder`, with room for all guesses.
+    """
+    target, _ = deep_toy()
+    prompts = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1]]
+    ample = {"width": 64, "budget": 1000, "nodes": 60}
+    rngs = [RandomSource(b) for b in range(len(prompts))]
+    lookahead = LookaheadDraft(3)
+    together = generate(target, lookahead, prompts, n, samplings=Sampling(0), **ample)
+    for b, (made, prompt) in enumerate(zip(together, prompts, strict=True)):
+        alone = tree_generate(target, lookahead, prompt, n, Sampling(0))
+        assert len(made.rounds) <= len(alone.rounds), (
+            f"lookahead needs {len(made.rounds)} passes for row {b}, and {len(alone.rounds)} for "
+            "the same text alone: what does it take for the answer to its last guesses?"
+        )
+    head = random_head(target, cls=CountedHead)
+    generate(target, EagleDraft(target, head, 2), prompts, n, 2, rngs=rngs, **ample)
+    together, head.read = head.read, 0
+    for b, prompt in enumerate(prompts):
+        tree_generate(target, EagleDraft(target, head, 2), prompt, n, rng=RandomSource(b))
+    assert together <= head.read, (
+        f"EAGLE's head reads {together} pairs for {len(prompts)} texts in a server, and "
+        f"{head.read} for the same ones one by one: whose text does the draft remember?"
+    )
+
+
 SERVING_CHECKS: dict[str, Callable] = {
     "alone": check_alone,
     "product": check_product,
@@ -374,5 +424,6 @@ SERVING_CHECKS: dict[str, Callable] = {
     "pool": check_pool,  # of a paged_decoder
     "publish": check_publish,
     "preemption": check_preemption,  # of a server_decoder
+    "memory": check_memory,  # of a server_decoder
     "outcomes": check_outcomes,  # of an ahead_decoder
 }

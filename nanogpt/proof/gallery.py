@@ -1,8 +1,8 @@
 """The gallery's machine: the whole package a second time, with one bug in it.
 
 A bug is a piece of the package's source and what stands there instead. `mutant(bug)` serves the
-package under another name and with that one edit, and returns its decoder; if the code changes so
-that an edit no longer fits, that is an error.
+package under another name and with that edit, and returns its decoder; if the code changes so that
+an edit no longer fits, that is an error.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def edited(bug: Bug, module: str) -> str:
     """
     source = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
     if module == bug.module:
-        if bug.old not in source:
-            raise ValueError(f"bug {bug.number} edits {bug.old!r}, which {module}.py does not have")
-        source = source.replace(bug.old, bug.new)
+        for old, new in ((bug.old, bug.new), *bug.also):
+            if old not in source:
+                raise ValueError(f"bug {bug.number} edits {old!r}, which {module}.py does not have")
+            source = source.replace(old, new)
     return source
 
 
