@@ -77,9 +77,9 @@ def read_text(target, prompt, n, layers=None):
 
 
 def restarts(made):
-    """How often a generation's context began anew."""
-    lengths = [r.cache_len for r in made.rounds]
-    return sum(b < a for a, b in itertools.pairwise(lengths))
+    """How often a generation's context began anew: not where the last round left it."""
+    pairs = itertools.pairwise(made.rounds)
+    return sum(after.cache_len != r.cache_len + len(r.emitted) for r, after in pairs)
 
 
 def make_model(config=TINY, seed=0, dtype=torch.float64):

@@ -3,14 +3,13 @@
 import itertools
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from nanogpt.drafts.grown import Grown
-from nanogpt.generate import Tree, autoregressive_generate
+from nanogpt.generate import Text, Tree, autoregressive_generate
 from nanogpt.lossy import (
     accept_mixture,
     accept_relaxed,
@@ -38,13 +37,12 @@ KINDS = {
 
 def bill(rule, p, q, width=1, siblings="with"):
     """(acceptance, {token: probability}, total variation from p) of one round of one depth."""
-    p, grown = (
-        torch.tensor(p, dtype=torch.float64),
-        Grown(TableDraft([q] * len(q)), (width,), siblings),
-    )
+    grown = Grown(TableDraft([q] * len(q)), (width,), siblings)
+    p, q = (torch.tensor(x, dtype=torch.float64) for x in (p, q))
 
     def program(rng):
-        tree = grown.propose(SimpleNamespace(tokens=[0]), 1, Sampling(), rng)
+        tokens, rows = zip(*grown.pick(q, width, Sampling(), rng), strict=True)
+        tree = Tree(list(tokens), [-1] * len(tokens), torch.stack(rows))
         path, token = rule(tree, p.expand(len(tree.tokens) + 1, -1).clone(), rng)
         return bool(path), tree.tokens[path[0]] if path else token
 
@@ -126,8 +124,10 @@ def text_off(rule, grown, table):
     The target's p is a row of `table` (V, V), that of the last token.
     """
 
+    target = toy_target(len(table), 8)  # nobody asks it: the table has its p
+
     def program(rng):
-        tree = grown.propose(SimpleNamespace(tokens=[0]), 2, Sampling(), rng)
+        tree = grown.propose(Text(target, [0], 3), 2, Sampling(), rng)
         path, token = rule(tree, table[[0, *tree.tokens]], rng)
         made = [*(tree.tokens[node] for node in path), token]
         while len(made) < 3:
