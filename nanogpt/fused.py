@@ -50,7 +50,8 @@ class PreallocatedCache:
         """
         hs, slots = config.n_embd // config.n_head, config.block_size
         # Zeros: what a shorter text has not written is masked, but 0 times a NaN would be NaN.
-        buffer = like.new_zeros(config.n_layer, 2, B, config.n_head, slots, hs)
+        with torch.inference_mode(False):  # for passes outside of it, too
+            buffer = like.new_zeros(config.n_layer, 2, B, config.n_head, slots, hs)
         return cls(buffer, [[] for _ in range(B)], (0,) * B)
 
     @classmethod
@@ -74,7 +75,8 @@ class PreallocatedCache:
             return cls(whole, [cache.starts[0] for cache in caches], lengths)
         n_layer, _, _, n_head, _, hs = some[0].buffer.shape
         slots = max(cache.buffer.shape[4] for cache in some)
-        buffer = some[0].buffer.new_zeros(n_layer, 2, len(caches), n_head, slots, hs)
+        with torch.inference_mode(False):
+            buffer = some[0].buffer.new_zeros(n_layer, 2, len(caches), n_head, slots, hs)
         for b, cache in enumerate(caches):
             if cache:
                 buffer[:, :, b, :, : cache.length] = cache.buffer[:, :, 0, :, : cache.length]
@@ -110,7 +112,8 @@ class PreallocatedCache:
         self.check()
         buffer, starts, slots = self.buffer, self.starts, self.buffer.shape[4]
         if self.length + T > slots:  # a buffer of its own: nobody else writes there yet
-            buffer = F.pad(buffer, (0, 0, 0, max(slots, self.length + T - slots)))
+            with torch.inference_mode(False):
+                buffer = F.pad(buffer, (0, 0, 0, max(slots, self.length + T - slots)))
             starts = [[] for _ in starts]
         for of, n in zip(starts, self.lengths, strict=True):
             of.append(n)

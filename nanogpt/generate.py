@@ -188,7 +188,7 @@ class Text:
     tokens: the last block_size tokens of the prompt, then all new ones; the last is the current
     one. start: where in them the context begins. past_kvs: the cache of the context, as far as it
     has been read; hidden (P, C): what the target made of the cached tokens, None where the decoder
-    does not keep it.
+    does not keep it. rng: its random numbers, where a loop is given none.
     Raises ValueError for a bad prompt or max_new_tokens.
     """
 
@@ -209,6 +209,7 @@ class Text:
         self.rounds: list[Round] = []
         self.prefills = 0
         self.memories: dict[int, tuple] = {}
+        self.rng = RandomSource(0)
 
     @property
     def cache_len(self) -> int:
@@ -259,9 +260,10 @@ class Text:
 
     def memory(self, draft, new: Callable[[], T]) -> T:
         """What `draft` remembers of this text: `new()` at first, and gone when the text is."""
-        if id(draft) not in self.memories:
-            self.memories[id(draft)] = draft, new()  # the draft as well: nothing else has its id
-        return self.memories[id(draft)][1]
+        known, memory = self.memories.get(id(draft), (None, None))
+        if known is not draft:  # it is kept as well, so that nothing else gets its id
+            self.memories[id(draft)] = draft, memory = draft, new()
+        return memory
 
     def take(self, done: Round, past_kvs: KVCache, hidden: Tensor | None = None) -> None:
         """Add a round's tokens, up to the stop token, and the cache that goes with them.
@@ -331,7 +333,7 @@ def autoregressive_rounds(
     text: Text, sampling: Sampling = Sampling(), rng: RandomSource | None = None
 ) -> Iterator[Round]:
     """Write the text to its end, one token a pass; yields each round when its token is there."""
-    rng = rng or RandomSource(0)
+    rng = rng or text.rng
     while not text.done:
         text.restart_if_full()
         idx = torch.tensor([[*text.unread, text.tokens[-1]]], device=text.target.device)  # (1, T)

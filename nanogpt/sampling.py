@@ -42,9 +42,14 @@ class Sampling:
             raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1, or None")
 
     def probs(self, logits: Tensor) -> Tensor:
-        """logits (..., V), any float type and device -> probabilities (..., V), float64, CPU."""
+        """logits (..., V), any float type and device -> probabilities (..., V), float64, CPU.
+
+        Raises ValueError at temperature 0 where no logit is the largest number.
+        """
         logits = logits.detach().cpu()
         if self.temperature == 0:
+            if not logits.amax(-1).isfinite().all():
+                raise ValueError("logits are NaN or infinite: what does the model compute?")
             return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
         if self.temperature != 1:  # below the best one first, so that no temperature overflows
             logits = logits.double()

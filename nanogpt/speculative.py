@@ -155,13 +155,14 @@ def speculative_rounds(
 ) -> Iterator[Round]:
     """Write the text to its end; yields each round when its tokens are there."""
     check_draft(draft, text.target.config.vocab_size, K)
-    rng = rng or RandomSource(0)
+    rng = rng or text.rng
+    own = text.memory(draft, draft.fresh) if isinstance(draft, Draft) else draft
     while not text.done:
         text.restart_if_full()
         most, more = policy(text.rounds) if policy else (K, None)
         k, current, n = min(most, text.room), text.tokens[-1], text.position
 
-        candidates, q = steps.draft(draft, text.tokens, k, sampling, rng, more)
+        candidates, q = steps.draft(own, text.tokens, k, sampling, rng, more)
         p, new_kvs = steps.verify(
             text.target, current, candidates, text.past_kvs, sampling, text.unread
         )

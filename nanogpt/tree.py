@@ -24,7 +24,12 @@ AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
 def propose_tree(
     draft: Proposer, text: Text, most: int, sampling: Sampling, rng: RandomSource
 ) -> Tree:
-    """The draft's guesses, at most `most` deep. What it looks at is read before it is asked."""
+    """The draft's guesses, at most `most` deep. What it looks at is read before it is asked.
+
+    Raises ValueError for a draft that goes on from the passes of another target.
+    """
+    if draft.target is not None and draft.target.blocks is not text.target.blocks:
+        raise ValueError("the draft guesses for a target of its own; decode with draft.target")
     if draft.reads:
         text.read(draft.layers)
     return draft.propose(text, most, sampling, rng)
@@ -34,7 +39,10 @@ def with_unread(text: Text, tree: Tree) -> Tree:
     """All that a pass reads of the text, after the first token: what is unread comes as a chain.
 
     Its first token is the first unread one, or else the current one. No q: none of this is judged.
+    Raises ValueError for a tree in which a parent does not come before its child.
     """
+    if not all(-1 <= parent < node for node, parent in enumerate(tree.parents)):
+        raise ValueError(f"parents are {tree.parents}; each node's comes before it, or is -1")
     n = len(text.unread)
     tokens = [*text.unread, text.tokens[-1], *tree.tokens][1:]
     parents = [*range(-1, n - 1), *(n + parent for parent in tree.parents)]
@@ -104,9 +112,13 @@ def tree_rounds(
     rng: RandomSource | None = None,
     steps: Steps = TREE,
 ) -> Iterator[Round]:
-    """Write the text to its end; yields each round when its tokens are there."""
+    """Write the text to its end; yields each round when its tokens are there.
+
+    On a text that another loop has begun, a draft that looks at hidden states has none before the
+    next restart, and does not guess.
+    """
     check_draft(draft, text.target.config.vocab_size)
-    rng = rng or RandomSource(0)
+    rng = rng or text.rng
     while not text.done:
         text.restart_if_full()
         tree = steps.draft(draft, text, text.room, sampling, rng)

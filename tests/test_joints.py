@@ -4,7 +4,9 @@ Exact and slow is the commonest failure, and no test of the text sees it: at tem
 is the target's own whatever is guessed. So the passes are compared.
 """
 
+import itertools
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,21 +14,23 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
+from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.protocol import Proposer
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import autoregressive_generate
+from nanogpt.generate import Text, Tree, autoregressive_generate, autoregressive_rounds
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.server import Request, Server
-from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
+from nanogpt.tree import tree_generate, tree_rounds
 
 GREEDY, NEW = Sampling(0), 60
 AMPLE = {"width": 128, "budget": 10_000, "nodes": 100}
@@ -185,3 +189,145 @@ def test_one_eagle_reads_each_pair_of_each_text_once():
     one = pairs_read(lambda head: EagleDraft(target, head, 2))
     each = pairs_read(lambda head: [EagleDraft(target, head, 2) for _ in prompts])
     assert one == each
+
+
+# ---- one text in several hands
+
+
+def test_rounds_taken_up_again_are_those_of_one_run():
+    """Without an rng of its own, a new iterator goes on with the text's."""
+    target, draft = toy_target(7, 8), random_draft(7)
+    for rounds in (
+        autoregressive_rounds,
+        lambda text: speculative_rounds(text, draft, 3),
+        lambda text: tree_rounds(text, Grown(draft, (2, 1))),
+    ):
+        whole, pieces = Text(target, [1], 30), Text(target, [1], 30)
+        for _ in rounds(whole):
+            pass
+        while not pieces.done:
+            next(iter(rounds(pieces)))
+        assert pieces.tokens == whole.tokens
+
+
+def test_one_draft_for_two_texts_that_take_turns_reads_each_once():
+    target, model = toy_target(7, 64), toy_target(7, 64, seed=3)
+    noted, prompts = reads(model), ([0, 1, 2, 3, 4, 5], [6, 5, 4, 3, 2, 1])
+
+    def read_by(drafts):
+        noted.clear()
+        texts = [Text(target, prompt, 30) for prompt in prompts]
+        runs = [
+            speculative_rounds(text, draft, 3, GREEDY)
+            for text, draft in zip(texts, drafts, strict=True)
+        ]
+        for turn in itertools.zip_longest(*runs):
+            assert turn
+        return sum(noted)
+
+    one = TransformerDraft(model)
+    assert read_by([one, one]) == read_by([TransformerDraft(model) for _ in prompts])
+
+
+@pytest.mark.parametrize("own", ["exit", "mtp"])
+def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own):
+    target, head = deep_toy()
+    draft = EarlyExitDraft(target, 1, head)
+    if own == "mtp":
+        draft = EagleDraft(target, random_head(target), 2)
+        draft.target = target
+    other = deepcopy(target)
+    assert tree_generate(target, draft, [0, 1], 5).tokens
+    with pytest.raises(ValueError, match=r"decode with draft.target"):
+        tree_generate(other, draft, [0, 1], 5)
+    with pytest.raises(ValueError, match=r"decode with draft.target"):
+        batch_generate(other, draft, [[0, 1]], 5)
+
+
+@pytest.mark.parametrize("parents", [[1, -1], [-2, -1], [0, -1], [-1, 1], [5, -1]])
+def test_a_tree_whose_parents_do_not_come_first_is_refused(parents):
+    class Tangled(Proposer):
+        vocab_size = 3
+
+        def propose(self, text, most, sampling, rng):
+            return Tree([0, 1], parents, torch.full((2, 3), 1 / 3, dtype=torch.float64))
+
+    target = toy_target(3, 8)
+    for decode in (
+        lambda: tree_generate(target, Tangled(), [0], 6),
+        lambda: batch_generate(target, Tangled(), [[0], [1]], 6),
+    ):
+        with pytest.raises(ValueError, match="each node's comes before it, or is -1"):
+            decode()
+
+
+def test_what_one_draft_remembers_is_never_anothers():
+    """A copy of a text has the memories under the ids of drafts that may be gone."""
+    text, draft = Text(toy_target(3, 8), [0], 5), random_draft(3)
+    text.memories[id(draft)] = random_draft(3), "another's"
+    assert text.memory(draft, lambda: "its own") == "its own" == text.memory(draft, lambda: "new")
+
+
+def test_a_fused_model_that_a_loop_has_used_is_of_use_outside_of_it():
+    target = FusedLanguageModel(toy_target(7, 8))
+    draft = TransformerDraft(FusedLanguageModel(toy_target(7, 8, seed=3)))
+    text = Text(target, [1, 2], 20)
+    next(iter(speculative_rounds(text, draft, 3)))
+    assert draft.get_probs([1, 2]).sum() == pytest.approx(1)
+    _, _, new_kvs = target(torch.tensor([text.tokens[-1:]]), past_kvs=text.past_kvs)
+    assert new_kvs.length == text.cache_len + 1
+    a, b = (next(iter(batch_generate(target, draft, [[1], [2, 3]], 9))) for _ in range(2))
+    assert a.tokens == b.tokens
+
+
+def test_a_server_with_a_draft_guesses_unless_it_is_told_not_to():
+    target, draft = toy_target(7, 64), SelfDraft(toy_target(7, 64), 1)
+    rounds = []
+    for K in ({}, {"K": 4}, {"K": 0}):
+        server, done = Server(target, draft, **K), {}
+        server.submit([1], 20, GREEDY)
+        while server.requests or server.finished:
+            done |= server.step()
+        rounds.append(len(done[0].rounds))
+    assert rounds[0] == rounds[1] < rounds[2] == 20
+
+
+def test_a_draft_ahead_does_not_take_another_loops_round_for_its_own():
+    """Its guesses were never verified: the round that came is of a chain."""
+    target, table = toy_target(7, 64), random_draft(7)
+    ahead = AheadDraft(Inline(Drafter(table, 2, [1, 1, 1])))
+    text, rng = Text(target, [1, 2], 40), RandomSource(3)
+    lost = ahead.propose(text, 2, Sampling(), rng)  # and the pass was interrupted
+    done = next(iter(speculative_rounds(text, SelfDraft(target, 2), 3, rng=rng)))
+    assert done.candidates[: len(lost.tokens)] != lost.tokens, "other guesses: a test needs them"
+    for r in tree_rounds(text, ahead, rng=rng):
+        context = text.tokens[: len(text.tokens) - len(r.emitted)]
+        for guess, q in enumerate(r.draft_probs):
+            right = table.get_probs([*context, *r.candidates[:guess]])
+            assert torch.equal(q, right)
+
+
+def test_a_transformers_pass_that_fails_leaves_its_books_right():
+    draft, right = (TransformerDraft(toy_target(7, 64, seed=3)) for _ in range(2))
+    draft.get_probs([1, 2, 3, 4, 5])
+    forward, draft.model.forward = draft.model.forward, None
+    with pytest.raises(TypeError):
+        draft.get_probs([1, 2, 6])
+    draft.model.forward = forward
+    for context in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 0]):
+        assert torch.allclose(draft.get_probs(context), right.get_probs(context), atol=1e-12)
+
+
+def test_a_rule_that_emits_nothing_is_refused():
+    nothing = replace(CHAIN, accept=lambda *_: [])
+    with pytest.raises(ValueError, match="a round emits no token"):
+        speculative_generate(toy_target(7, 8), random_draft(7), [1], 5, steps=nothing)
+
+
+def test_greedy_refuses_logits_that_are_no_numbers():
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="logits are NaN or infinite"):
+            GREEDY.probs(torch.tensor([[0.0, bad, 1.0]]))
+    with pytest.raises(ValueError, match="logits are NaN or infinite"):
+        GREEDY.probs(torch.full((1, 3), -torch.inf))
+    assert GREEDY.probs(torch.tensor([-torch.inf, 1.0, 0.0])).tolist() == [0, 1, 0]

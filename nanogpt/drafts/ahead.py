@@ -481,6 +481,7 @@ class Worker:
     def __enter__(self) -> Worker:
         context = multiprocessing.get_context("spawn")  # the same on every system
         self.pipe, its = context.Pipe()
+        self.asker = None  # a new process knows of no text
         given = its, pickle.dumps(self.drafter)
         self.process = context.Process(target=work, args=given, daemon=True)
         self.process.start()
@@ -553,14 +554,14 @@ class AheadDraft(Proposer):
         self.answers: list[Answer] = []
         self.waits: list[tuple[float, float]] = []
         self.text: Callable[[], Text | None] = lambda: None
-        self.round, self.source = 0, None
+        self.round, self.source, self.guesses = 0, None, []
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of up to K guesses; the drafter goes on working when it is returned."""
         asked, outcome = time.perf_counter(), None
         known = self.by.asker is self and self.text() is text
-        if known and len(text.rounds) == self.round + 1:
-            done = text.rounds[-1]
+        done = text.rounds[-1] if known and len(text.rounds) == self.round + 1 else None
+        if done and done.emitted[:-1] == self.guesses[: done.n_accepted]:  # and not another loop's
             outcome = done.n_accepted, done.emitted[-1]
         else:
             self.text, self.source = weakref.ref(text), self.new_source(rng)
@@ -568,7 +569,7 @@ class AheadDraft(Proposer):
         asks = self.round, text.tokens, outcome, most, sampling, self.source
         answer = self.by.ask(Question(*asks))
         self.note(answer, (asked, time.perf_counter()))
-        tokens = answer.tokens
+        self.guesses = tokens = answer.tokens
         return Tree.chain(tokens, torch.from_numpy(answer.q))
 
     def note(self, answer: Answer, wait: tuple[float, float]) -> None:

@@ -93,7 +93,7 @@ def proposer(name: str, target, table, K: int, nodes: int | None = None) -> Prop
     if name == "medusa" and K != BEST_PROPOSED[name]:
         raise ValueError(f"medusa guesses with all of its {BEST_PROPOSED[name]} heads; leave out K")
     if name in NODES:
-        return PROPOSERS[name](target, table, K, nodes or NODES[name])
+        return PROPOSERS[name](target, table, K, NODES[name] if nodes is None else nodes)
     if nodes is not None:
         raise ValueError(f"{name} has no nodes to choose; leave them out, or use one of {[*NODES]}")
     return PROPOSERS[name](target, table, K)

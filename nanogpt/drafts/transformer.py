@@ -46,6 +46,7 @@ class TransformerDraft(Draft):
         kept = common_prefix(self.tokens, context[:-1])  # the last token is always read
         if kept < len(self.tokens):
             self.past_kvs = first(self.past_kvs, kept) if kept else None
+            self.tokens = self.tokens[:kept]
         idx = torch.tensor([context[kept:]], device=self.model.device)
         logits, _, self.past_kvs = self.model(idx, past_kvs=self.past_kvs)
         self.tokens = list(context)
@@ -53,7 +54,7 @@ class TransformerDraft(Draft):
 
     def fresh(self) -> TransformerDraft:
         """A draft of the same model that has read nothing: one for each text."""
-        return TransformerDraft(self.model)
+        return type(self)(self.model)
 
 
 def distil_loss(model: GPTLanguageModel, target: GPTLanguageModel, x: Tensor) -> Tensor:

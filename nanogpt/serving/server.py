@@ -105,6 +105,8 @@ class Request(Text):
         else:
             if hidden is not None and self.hidden is not None:
                 hidden = torch.cat([self.hidden, hidden])
+            elif self.past_kvs is not None:  # of a part of the context: no use to a draft
+                hidden = None
             self.past_kvs, self.hidden = new_kvs, hidden
             self.prefills += 1
 
@@ -149,7 +151,7 @@ class FrontDesk:
         self,
         target: GPTLanguageModel,
         draft: Draft | Proposer | None = None,
-        K: int = 0,
+        K: int | None = None,
         budget: int = 256,
         rows: int = 32,
         capacity: int | None = None,
@@ -158,6 +160,7 @@ class FrontDesk:
         policy: Callable[[int], int] | None = None,
     ):
         window, V = target.config.block_size, target.config.vocab_size
+        K = (4 if draft is not None else 0) if K is None else K
         self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
         if self.trees:
             fixed = width - 1 if nodes is None else nodes
@@ -252,13 +255,13 @@ class FrontDesk:
 class Server(FrontDesk):
     """Continuous batching: requests come and go, and every pass takes what fits.
 
-    K: how deep a draft with get_probs guesses; a Proposer has a depth of its own. nodes: the most
-    guesses of a request in a pass: by default K, or for a Proposer what `width` leaves. policy:
-    chooses them instead, of the number of running requests; of nothing that was drafted, or the
-    output is biased. budget: tokens that a pass computes; width: of one request, so that a long
-    prompt holds nobody up; rows: requests that run at a time. capacity: places for tokens in all
-    caches together, by default a window for each row, or the pool that the target keeps its caches
-    in.
+    K: how deep a draft with get_probs guesses, by default 4; a Proposer has a depth of its own.
+    nodes: the most guesses of a request in a pass: by default K, or for a Proposer what `width`
+    leaves. policy: chooses them instead, of the number of running requests; of nothing that was
+    drafted, or the output is biased. budget: tokens that a pass computes; width: of one request, so
+    that a long prompt holds nobody up; rows: requests that run at a time. capacity: places for
+    tokens in all caches together, by default a window for each row, or the pool that the target
+    keeps its caches in.
     Raises ValueError for a draft of another vocabulary, and for numbers that are out of range.
     """
 
