@@ -6,6 +6,7 @@ from the target's probabilities.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,9 @@ class TransformerDraft(Draft):
 
     def fresh(self) -> TransformerDraft:
         """A draft of the same model that has read nothing: one for each text."""
-        return type(self)(self.model)
+        other = copy.copy(self)
+        other.tokens, other.past_kvs = [], None
+        return other
 
 
 def distil_loss(model: GPTLanguageModel, target: GPTLanguageModel, x: Tensor) -> Tensor:
