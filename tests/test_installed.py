@@ -121,7 +121,8 @@ class Installed:
         self.home.mkdir()
         subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
         self.packages = next((folder / "env").rglob("site-packages"))
-        pip = [self.bin / "python", "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
+        # -I: on a PYTHONPATH with a clone in it, pip takes the package for installed already
+        pip = [self.bin / "python", "-I", "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
         subprocess.run([*pip, "--disable-pip-version-check", wheel], check=True)
         torch = Path(sys.modules["torch"].__file__).parent.parent
         (self.packages / "torch_of_the_tests.pth").write_text(str(torch))
