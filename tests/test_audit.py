@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -26,13 +27,17 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.statistics import (
     LEVEL,
+    by_rank,
     chi_squared,
     draws,
     exact_joint,
     marginal,
+    merged,
     next_probs,
+    own_probs,
     p_value,
     power,
+    score,
     surely_seen,
 )
 from nanogpt.proof.toys import TableDraft, toy_target
@@ -70,20 +75,29 @@ def truth():
 
 @pytest.fixture(scope="module")
 def faithful(truth):
-    """A right mode that costs nothing: known greedy texts, and draws from the exact table."""
+    """A right mode that costs little: known greedy texts, and draws from the target's own p."""
     known = {
         tuple(prompt): autoregressive_generate(truth.target, prompt, 100, Sampling(0)).tokens
         for prompt in truth.greedy
     }
 
-    def generate(prompts, n, temperature, seed):
-        if temperature == 0:
+    def generate(prompts, n, sampling, seed):
+        if sampling.temperature == 0:
             return [list(known[tuple(prompt)]) for prompt in prompts]
-        counts = draws(truth.exact[JOINTLY], len(prompts), seed)
-        made = [[*tokens, 0] for tokens in counts.elements()]
-        return made[seed % 7 :] + made[: seed % 7]
+        return drawn(truth.target, prompts, n, sampling, seed).tolist()
 
     return generate
+
+
+def drawn(target, prompts, n, sampling, seed, change=lambda i, p: p):
+    """n tokens after each prompt, all of one length, by the target's p; change(i, p) spoils it."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, T = torch.tensor(prompts), len(prompts[0])
+    for i in range(n):
+        with torch.no_grad():
+            p = sampling.probs(target(rows)[0][:, -1])
+        rows = torch.cat([rows, torch.multinomial(change(i, p), 1, generator=generator)], dim=1)
+    return rows[:, T:]
 
 
 def audited(truth, *modes, samples=400, counts=None):
@@ -192,23 +206,175 @@ def test_too_few_samples_are_no_test(truth, faithful):
         audited(truth, faithful, samples=10)
 
 
+# Each sample's own p
+
+
+def test_with_equal_rows_the_score_is_pearsons():
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    came = torch.tensor([0] * 90 + [1] * 70 + [2] * 33 + [3] * 7)
+    statistic, freedom = score(p.expand(200, -1), came)
+    counts, exact = dict(Counter(came.tolist())), dict(enumerate(p.tolist()))
+    assert (statistic, freedom) == pytest.approx(chi_squared(counts, exact, 200)) and freedom == 3
+
+
+def test_the_rarest_cells_are_put_together_until_five_are_expected():
+    for expected, cells in (
+        ([50.0, 3, 40, 4, 0], [2, 0, 1, 0, 0]),
+        ([50.0, 3, 40, 1, 0], [1, 0, 0, 0, 0]),  # 4 are too few: the 40 join them
+        ([6.0, 7, 8], [0, 1, 2]),
+    ):
+        assert merged(torch.tensor(expected)).tolist() == cells
+
+
+def test_what_cannot_come_and_comes_is_infinite():
+    rows = torch.tensor([[0.5, 0.5, 0.0]] * 40, dtype=torch.float64)
+    assert score(rows, torch.tensor([0, 1] * 20))[0] < 1e-9
+    assert score(rows, torch.tensor([0, 1] * 19 + [0, 2])) == (float("inf"), 2)
+
+
+def test_ranks_are_of_each_samples_own_p():
+    p = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]], dtype=torch.float64)
+    rows, cells = by_rank(p, torch.tensor([2, 0]))
+    assert torch.allclose(rows, torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]]).double())
+    assert cells.tolist() == [1, 0]
+    wide = torch.arange(12, 0, -1).double()[None] / 78
+    rows, cells = by_rank(wide.expand(12, -1), torch.arange(12))
+    assert rows[0].tolist() == pytest.approx([x / 78 for x in (12, 11, 10, 17, 22, 6)])
+    assert cells.tolist() == [0, 1, 2, 3, 3, 4, 4, 4, 4, 5, 5, 5]
+
+
+def test_right_samples_have_p_values_that_are_spread_evenly():
+    """200 draws of 300 outcomes, each by a row of its own: neither too small nor too large."""
+    generator, low = torch.Generator().manual_seed(2), 0
+    for _ in range(200):
+        logits = 2 * torch.randn(300, 9, generator=generator, dtype=torch.float64)
+        rows = torch.softmax(logits, dim=-1)
+        came = torch.multinomial(rows, 1, generator=generator)[:, 0]
+        for test in (score(rows, came), score(*by_rank(rows, came))):
+            low += p_value(*test) < 0.1
+    assert 20 < low < 62, "of 400, about 40"  # more than three standard errors either way
+
+
+def test_own_probs_are_those_of_each_text_alone():
+    model, made = toy_target(5, 16), torch.tensor([[1, 2, 3], [4, 0, 0]])
+    for sampling in (Sampling(), Sampling(0.7, top_p=0.9), Sampling(top_k=2)):
+        p = own_probs(model, [3, 1], made, sampling)
+        for row, tokens in zip(p, made.tolist(), strict=True):
+            for i in range(3):
+                logits = model(torch.tensor([[3, 1, *tokens[:i]]]))[0][0, -1]
+                assert torch.allclose(row[i], sampling.probs(logits), atol=1e-12)
+
+
+def spoiled_at(truth, place, change):
+    """A mode whose token at one place, from 1, is drawn from something else than p."""
+
+    def generate(prompts, n, sampling, seed):
+        at = lambda i, p: change(p) if i == place - 1 else p  # noqa: E731
+        return drawn(truth.target, prompts, n, sampling, seed, at).tolist()
+
+    return generate
+
+
+SPOILED = {
+    "even": lambda p: torch.full_like(p, 1 / p.shape[-1]),
+    "likeliest": lambda p: torch.nn.functional.one_hot(p.argmax(-1), p.shape[-1]).double(),
+    "flat": lambda p: torch.softmax(p.log() / 1.5, dim=-1),
+}
+
+
+@pytest.mark.parametrize("change", SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize("place", [5, 6])
+def test_a_place_where_no_joint_test_looks_is_seen(truth, faithful, change, place):
+    """A bonus token, say: K = 4 puts the first of them at token 5, or at 6."""
+
+    def mode(prompts, n, sampling, seed):
+        at = spoiled_at(truth, place, change) if sampling.temperature else faithful
+        return at(prompts, n, sampling, seed)
+
+    bad, good = audited(truth, mode, faithful, samples=1500).rows
+    assert re.match(rf"(token {place}|all places) off by a total variation", bad.refusal)
+    assert min(bad.places["T 1"][1:], key=lambda x: x.p).place == f"token {place}"
+    assert min(test.p for test in bad.tests) > LEVEL, "the first three tokens are right"
+    assert not good.refusal
+
+
+@pytest.mark.parametrize("setting", ["T .7, top-p .9", "top-k 4"])
+def test_an_engine_that_leaves_a_setting_out_is_refused_there(
+    truth, faithful, setting, monkeypatch
+):
+    settings = {"T 1": Sampling(), "T .7, top-p .9": Sampling(0.7, top_p=0.9)}
+    settings["top-k 4"] = Sampling(top_k=4)
+    monkeypatch.setattr(audit, "SETTINGS", settings)
+
+    def deaf(prompts, n, sampling, seed):
+        heard = Sampling() if sampling == settings[setting] else sampling
+        return faithful(prompts, n, heard, seed)
+
+    engine = Engine("ours", "1", {"deaf": deaf, "right": faithful})
+    bad, good = audit.audit(engine, truth, 400, settings=[*settings]).rows
+    assert bad.refusal.startswith(f"{setting}, ") and not good.refusal
+    assert list(good.places) == [*settings] and len(good.places["T 1"]) == 11
+    table = "\n".join(audit.table(audit.audit(engine, truth, 400, settings=[*settings])))
+    assert table.count("right, K = 4") == 1 + len(settings)
+
+
+def test_the_same_samples_for_two_seeds_are_no_samples(truth, faithful):
+    def seedless(prompts, n, sampling, seed):
+        return faithful(prompts, n, sampling, 5)
+
+    [row] = audited(truth, seedless).rows
+    assert row.refusal == "the same 100 samples came for two seeds: is the seed used?"
+
+
+def test_a_mode_that_drafts_nothing_has_not_met_its_rule(truth, faithful):
+    report = audited(truth, faithful, counts=lambda: {"drafted": 0})
+    assert audit.verdicts(report)[0].endswith("; but no guess was drafted, so its accept rule was "
+                                              "not met")  # fmt: skip
+    plain = audit.audit(Engine("o", "1", {"plain": faithful}, lambda: {"drafted": 0}), truth, 400)
+    assert plain.rows[0].K is None and "no guess" not in audit.verdicts(plain)[0]
+
+
+def test_a_control_that_passes_says_that_the_samples_are_too_few(
+    truth, faithful, capsys, monkeypatch
+):
+    report = audited(truth, faithful)
+    report.controls = [audit.Row("bug 8", K=4, refusal="token 6"), audit.Row("bug 1", K=4)]
+    assert report.right and report.blind
+    assert audit.verdicts(report)[1:] == [
+        "control, bug 8, K = 4: refused, token 6",
+        "control, bug 1, K = 4: NOT SEEN: take more samples",
+    ]
+    monkeypatch.setattr(audit, "audited", lambda given: report)
+    assert audit.main(["nanogpt"]) == 2
+    report.controls[1].refusal = "token 2"
+    assert audit.main(["nanogpt"]) == 0
+    report.rows[0].refusal = "token 1"
+    assert audit.main(["nanogpt"]) == 1
+    assert "WRONG, token 1" in capsys.readouterr().out
+
+
 # Engines
 
 
 def test_a_right_engine_is_right_and_its_counts_are_told(truth, faithful):
     so_far = {"passes": 0}
 
-    def counting(prompts, n, temperature, seed):
+    def counting(prompts, n, sampling, seed):
         so_far["passes"] += n * len(prompts)
-        return faithful(prompts, n, temperature, seed)
+        return faithful(prompts, n, sampling, seed)
 
     report = audited(truth, counting, faithful, counts=lambda: dict(so_far))
     assert report.right and [row.greedy for row in report.rows] == [5, 5]
-    assert report.rows[0].counts == {"greedy": {"passes": 500}, "at 1": {"passes": 1600}}
+    assert report.rows[0].counts == {"greedy": {"passes": 500}, "at 1": {"passes": 4400}}
     assert report.rows[1].counts == {"greedy": {"passes": 0}, "at 1": {"passes": 0}}
     table = audit.table(report)
     assert "5/5" in table[3] and "1.00" in table[3] and "1.00" not in table[4]
-    assert audit.verdicts(report) == ["mode 1: right", "mode 2: right"]
+    for i, said in enumerate(audit.verdicts(report), 1):
+        assert re.fullmatch(
+            rf"mode {i}, K = 4: right; a bias of 0\.0\d, or of 0\.\d\d at one place, would have "
+            "been refused",
+            said,
+        )
 
 
 def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shipped, tmp_path):
@@ -224,19 +390,21 @@ def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shi
 def test_no_sample_of_a_call_is_anothers_copy(tmp_path):
     """Of 12 texts of 16 tokens, drawn in one call, no two are alike: each has a seed of its own."""
     for name, generate in adapters.open_nanogpt(tmp_path).modes.items():
-        made = generate([[1, 2, 3]] * 12, 16, 1.0, 5)
+        made = generate([[1, 2, 3]] * 12, 16, Sampling(), 5)
         assert len({tuple(tokens) for tokens in made}) == 12, name
-        assert made[3:5] == generate([[1, 2, 3]] * 2, 16, 1.0, 8), "by the seed and its place"
+        assert made[3:5] == generate([[1, 2, 3]] * 2, 16, Sampling(), 8), (
+            "by the seed and its place"
+        )
 
 
 def test_no_call_is_given_the_seeds_of_another(truth, faithful):
     """A call's seed and those after it, one a sample, are its own; a report's seed comes first."""
     given = []
 
-    def listening(prompts, n, temperature, seed):
-        if temperature:
+    def listening(prompts, n, sampling, seed):
+        if sampling.temperature:
             given.extend(range(seed, seed + len(prompts)))
-        return faithful(prompts, n, temperature, seed)
+        return faithful(prompts, n, sampling, seed)
 
     audit.audit(Engine("ours", "1", {"mode": listening}), truth, 250, seed=40)
     assert given == list(range(40, 290))
@@ -245,7 +413,8 @@ def test_no_call_is_given_the_seeds_of_another(truth, faithful):
 def test_the_level_that_is_told_is_the_level_that_refuses(truth, faithful):
     """One and the same samples: refused at a level just above their p, and right just below it."""
     engine = Engine("ours", "1", {"mode": faithful})
-    least = min(test.p for test in audit.audit(engine, truth, 400).rows[0].tests)
+    [row] = audit.audit(engine, truth, 400).rows
+    least = min(test.p for test in row.tests + row.places["T 1"])
     assert 1e-6 < least < 0.99
     for level, right in ((least * 1.001, False), (least, True), (least * 0.999, True)):
         report = audit.audit(engine, truth, 400, level=level)
@@ -256,9 +425,9 @@ def test_the_level_that_is_told_is_the_level_that_refuses(truth, faithful):
 
 
 def test_a_wrong_greedy_text_is_named_and_a_tie_is_none(truth, faithful):
-    def astray(prompts, n, temperature, seed):
-        made = faithful(prompts, n, temperature, seed)
-        if temperature == 0:
+    def astray(prompts, n, sampling, seed):
+        made = faithful(prompts, n, sampling, seed)
+        if sampling.temperature == 0:
             made[2][40] = (made[2][40] + 1) % 7
         return made
 
@@ -282,15 +451,15 @@ def test_behind_the_best_goes_on_after_a_tie():
 
 
 def test_the_other_token_of_a_tie_is_no_difference_and_is_told(truth, faithful, monkeypatch):
-    prompt, right = truth.greedy[1], faithful(truth.greedy, 100, 0, 0)[1]
+    prompt, right = truth.greedy[1], faithful(truth.greedy, 100, Sampling(0), 0)[1]
     logits = truth.target(torch.tensor([[*prompt, *right[:9]]]))[0][0, -1]
     best, second = logits.topk(2).values.tolist()
     other = [*right[:9], int(logits.topk(2).indices[1])]
     rest = autoregressive_generate(truth.target, [*prompt, *other], 90, Sampling(0)).tokens
 
-    def tied(prompts, n, temperature, seed):
-        made = faithful(prompts, n, temperature, seed)
-        return made if temperature else [made[0], [*other, *rest], *made[2:]]
+    def tied(prompts, n, sampling, seed):
+        made = faithful(prompts, n, sampling, seed)
+        return made if sampling.temperature else [made[0], [*other, *rest], *made[2:]]
 
     for tie, right, ties in ((best - second + 1e-9, 5, 1), (best - second - 1e-9, 4, 0)):
         monkeypatch.setattr(audit, "TIE", tie)
@@ -303,10 +472,10 @@ def test_the_other_token_of_a_tie_is_no_difference_and_is_told(truth, faithful, 
 def spoiled(change):
     """A right mode whose answers are changed where it samples."""
     return lambda mode: (
-        lambda prompts, n, temperature, seed: (
-            change(mode(prompts, n, temperature, seed))
-            if temperature
-            else mode(prompts, n, 0, seed)
+        lambda prompts, n, sampling, seed: (
+            change(mode(prompts, n, sampling, seed))
+            if sampling.temperature
+            else mode(prompts, n, Sampling(0), seed)
         )
     )
 
@@ -315,8 +484,8 @@ def spoiled(change):
     "change,why",
     [
         (lambda made: [[float("nan")] * len(made[0])] * len(made), "nan came"),
-        (lambda made: [tokens[:-1] for tokens in made], "3 tokens came where 4 were asked for"),
-        (lambda made: [[*tokens, 0] for tokens in made], "5 tokens came where 4"),
+        (lambda made: [tokens[:-1] for tokens in made], "10 tokens came where 11 were asked for"),
+        (lambda made: [[*tokens, 0] for tokens in made], "12 tokens came where 11"),
         (lambda made: made[1:], "99 answers came to 100 prompts"),
         (lambda made: [[*tokens[:-1], 7] for tokens in made], "7 came, which is none of the"),
         (lambda made: [[*tokens[:-1], -1] for tokens in made], "-1 came"),

@@ -16,6 +16,7 @@ from series import ROOT
 
 from nanogpt.engines import adapters
 from nanogpt.engines.export import export_pair
+from nanogpt.sampling import Sampling
 
 EXAMPLES = ROOT / "examples" / "engines"
 PROMPTS = [[1, 2], [3]]
@@ -129,7 +130,7 @@ def test_openvino_writes_what_is_asked_and_counts_its_guesses(openvino, tmp_path
     for generate, settings in zip(engine.modes.values(), own, strict=True):
         for temperature, more in ((0.5, drawn), (0.0, {})):
             genai.asked.clear()
-            assert generate(PROMPTS, 4, temperature, 10) == [[7] * 4] * 2
+            assert generate(PROMPTS, 4, Sampling(temperature), 10) == [[7] * 4] * 2
             assert genai.asked == [
                 ([prompt], common | {"rng_seed": 10 + i} | more | settings)
                 for i, prompt in enumerate(PROMPTS)
@@ -246,10 +247,11 @@ def test_vllm_is_named_by_its_distribution_and_set_as_it_says(vllm, tmp_path, me
 def test_vllm_writes_what_is_asked_with_a_seed_for_each_text(vllm, tmp_path):
     servers, _ = vllm
     engine = open_example("vllm_cpu.py", tmp_path)
-    engine.modes["draft"](PROMPTS, 4, 0.5, 10)
+    engine.modes["draft"](PROMPTS, 4, Sampling(0.5, top_p=0.9), 10)
     [(given, settings)] = servers.asked
     assert given == [{"prompt_token_ids": prompt} for prompt in PROMPTS]
     common = {"temperature": 0.5, "max_tokens": 4, "ignore_eos": True, "detokenize": False}
+    common |= {"top_k": 0, "top_p": 0.9}
     assert settings == [common | {"seed": 10}, common | {"seed": 11}]
 
 
@@ -257,7 +259,7 @@ def test_vllm_starts_an_engine_a_mode_and_counts_over_all_of_them(vllm, tmp_path
     servers, _ = vllm
     engine, counts = open_example("vllm_cpu.py", tmp_path), Counter()
     for mode in ("plain", "draft", "draft", "lookup", "plain"):
-        engine.modes[mode](PROMPTS, 4, 1.0, 0)
+        engine.modes[mode](PROMPTS, 4, Sampling(), 0)
         counts.update(drafted=5 * (mode != "plain"), accepted=2 * (mode != "plain"))
         assert engine.counts() == counts
     assert len(servers.started) == 4

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from nanogpt.engines.adapters import Engine, Generate
+from nanogpt.sampling import Sampling
 
 
 def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:
@@ -39,10 +40,10 @@ def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:
             folder / "openvino-target", "CPU", scheduler_config=scheduler, **options, **hints
         )
 
-        def generate(prompts, n, temperature, seed):
+        def generate(prompts, n, sampling, seed):
             made = []
             for i, prompt in enumerate(prompts):
-                out = ask(pipe, prompt, n, temperature, seed + i, settings)
+                out = ask(pipe, prompt, n, sampling, seed + i, settings)
                 made.append(out.tokens[0])
                 count(counts, out.extended_perf_metrics)
             return made
@@ -60,7 +61,7 @@ def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:
     return Engine("openvino-genai", version("openvino-genai"), modes, lambda: dict(counts), told)
 
 
-def ask(pipe, prompt: list[int], n: int, temperature: float, seed: int, settings: dict):
+def ask(pipe, prompt: list[int], n: int, sampling: Sampling, seed: int, settings: dict):
     """What a pipeline returns for one prompt: n new tokens, and what it counted."""
     import numpy as np
     import openvino
@@ -68,8 +69,12 @@ def ask(pipe, prompt: list[int], n: int, temperature: float, seed: int, settings
 
     config = genai.GenerationConfig(max_new_tokens=n)  # no least: its end is no logit
     config.ignore_eos, config.rng_seed = True, seed
-    if temperature:
-        config.do_sample, config.temperature = True, temperature
+    if sampling.temperature:
+        config.do_sample, config.temperature = True, sampling.temperature
+        if sampling.top_k is not None:
+            config.top_k = sampling.top_k
+        if sampling.top_p is not None:
+            config.top_p = sampling.top_p
     for name, value in settings.items():
         setattr(config, name, value)
     return pipe.generate(openvino.Tensor(np.array([prompt])), config)

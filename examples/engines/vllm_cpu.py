@@ -31,8 +31,9 @@ def open_engine(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -
     one = OneAtATime(folder / "wide" / "target")
 
     def mode(speculative: dict | None) -> Generate:
-        def generate(prompts, n, temperature, seed):
-            common = {"temperature": temperature, "max_tokens": n, "ignore_eos": True}
+        def generate(prompts, n, sampling, seed):
+            common = {"temperature": sampling.temperature, "max_tokens": n, "ignore_eos": True}
+            common |= {"top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
             settings = [
                 vllm.SamplingParams(**common, seed=seed + i, detokenize=False)
                 for i in range(len(prompts))

@@ -29,20 +29,21 @@ from nanogpt.proof.gallery import mutant
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 
-# prompts, max_new_tokens, temperature, seed -> the new tokens of each prompt, exactly so many
-Generate = Callable[[list[list[int]], int, float, int], list[list[int]]]
+# prompts, max_new_tokens, sampling, seed -> the new tokens of each prompt, exactly so many
+Generate = Callable[[list[list[int]], int, Sampling, int], list[list[int]]]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What is audited: its modes by name, such as "plain" and "draft".
+    """What is audited: its modes by name, such as "plain", which drafts nothing, and "draft".
 
-    A mode is called as `generate(prompts, max_new_tokens, temperature, seed)` and returns the new
-    tokens of each prompt, exactly so many. The samples of a call must be independent of each other;
-    temperature 0 is greedy. counts: the passes of the target, and guesses drafted and accepted, all
-    since the start, as far as the engine tells them. name: of the distribution that was installed,
-    which need not be the module's. options: what was set that bears on the result: the precision,
-    how a draft guesses.
+    A mode is called as `generate(prompts, max_new_tokens, sampling, seed)` and returns the new
+    tokens of each prompt, exactly so many. sampling has a temperature, where 0 is greedy, a top_k
+    and a top_p, which are None where all tokens are wanted. The samples of a call must be
+    independent of each other, and of those of another seed. counts: the passes of the target, and
+    guesses drafted and accepted, all since the start, as far as the engine tells them. name: of the
+    distribution that was installed, which need not be the module's. options: what was set that
+    bears on the result: the precision, how a draft guesses.
     """
 
     name: str
@@ -83,9 +84,9 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     counts = Counter(passes=0, drafted=0, accepted=0)
 
     def mode(decode, draft) -> Generate:
-        def generate(prompts, n, temperature, seed):
+        def generate(prompts, n, sampling, seed):
             rngs = [RandomSource(seed + i) for i in range(len(prompts))]
-            made = decode(target, draft, prompts, n, K, Sampling(temperature), rngs)
+            made = decode(target, draft, prompts, n, K, sampling, rngs)
             for r in (r for one in made for r in one.rounds):
                 counts.update(passes=1, drafted=len(r.candidates), accepted=r.n_accepted)
             return [one.tokens for one in made]
@@ -117,10 +118,12 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
     target.register_forward_hook(lambda *_: counts.update(passes=1))
 
     def mode(**extra) -> Generate:
-        def generate(prompts, n, temperature, seed):
+        def generate(prompts, n, sampling, seed):
             transformers.set_seed(seed)
-            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-            settings = sampling if temperature else {"do_sample": False}
+            settings = {"do_sample": False}
+            if sampling.temperature:
+                settings = {"do_sample": True, "temperature": sampling.temperature}
+                settings |= {"top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
             made = []
             for prompt in prompts:  # with a draft, it takes one at a time
                 idx = torch.tensor([prompt])

@@ -30,6 +30,19 @@ def next_probs(model: GPTLanguageModel) -> Callable[[Tensor], Tensor]:
     return probs
 
 
+@torch.no_grad()
+def own_probs(
+    model: GPTLanguageModel, prompt: Sequence[int], made: Tensor, sampling: Sampling
+) -> Tensor:
+    """p (N, n, V) of each token of made (N, n), after the prompt and the tokens before it.
+
+    One pass for each sample, in batches.
+    """
+    rows = torch.cat([torch.tensor([list(prompt)]).expand(len(made), -1), made[:, :-1]], dim=1)
+    first = len(prompt) - 1  # what follows the prompt
+    return torch.cat([sampling.probs(model(part)[0][:, first:]) for part in rows.split(250)])
+
+
 def exact_joint(probs: Callable[[Tensor], Tensor], prompt: Sequence[int], depth: int) -> Joint:
     """{tokens: probability} of all V**depth ways to continue the prompt, by the chain rule.
 
@@ -123,6 +136,56 @@ def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
     elif rare_seen > 5 + 10 * rare_expected:
         statistic = float("inf")
     return statistic, cells - 1
+
+
+def score(rows: Tensor, came: Tensor) -> tuple[float, int]:
+    """χ² of n outcomes, each with probabilities of its own, and its degrees of freedom.
+
+    rows (n, C): of each outcome, the exact probabilities of C cells; came (n,): the cell it fell
+    into. Where the rows are right, the number of outcomes in each cell, less the number expected,
+    has mean 0 and the covariance Σ diag(p) - p pᵀ, and χ² is its square by that. Equal rows make it
+    Pearson's χ². Outcomes may depend on those before them, as the tokens of a text do, since each
+    is judged by its row. The rarest cells are put together until 5 outcomes are expected in each;
+    χ² is infinite if one came whose probability is 0.
+    """
+    if not (rows.gather(1, came[:, None]) > 0).all():
+        return float("inf"), rows.shape[1] - 1
+    cell = merged(rows.sum(0))
+    together = torch.zeros(rows.shape[1], int(cell.max()) + 1, dtype=rows.dtype)
+    together[torch.arange(len(cell)), cell] = 1
+    rows = rows @ together
+    seen = torch.bincount(cell[came], minlength=rows.shape[1]).to(rows.dtype)
+    off, covariance = seen - rows.sum(0), torch.diag(rows.sum(0)) - rows.T @ rows
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = values > 1e-9 * len(rows)  # one direction, at least, has none: all cells together
+    return float(((off @ vectors)[kept] ** 2 / values[kept]).sum()), int(kept.sum())
+
+
+def merged(expected: Tensor, least: float = 5.0) -> Tensor:
+    """The new number of each of C cells: the rarest become one, in which `least` are expected."""
+    order = expected.argsort()
+    total = expected[order].cumsum(0)
+    n = max(int((expected < least).sum()), 1 + int((total < least).sum()))
+    cell = torch.zeros(len(expected), dtype=torch.int64)
+    cell[order[n:]] = torch.arange(1, len(expected) - min(n, len(expected)) + 1)
+    return cell
+
+
+RANKS = (1, 2, 3, 5, 9)  # the likeliest token, the second, the third, the 4th and 5th, …
+
+
+def by_rank(p: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """rows (n, C) and cells (n,) for `score`, of p (n, V) and tokens (n,): how likely each was.
+
+    A cell is a range of ranks. What flattens p, sharpens it or forgets its tail shows here, though
+    it may be a different letter each time.
+    """
+    ranked, order = p.sort(dim=-1, descending=True, stable=True)
+    rank = (order == tokens[:, None]).int().argmax(-1)  # from 0
+    edges = torch.tensor([edge for edge in RANKS if edge < p.shape[-1]])
+    cell = torch.bucketize(torch.arange(p.shape[-1]), edges, right=True)
+    rows = torch.zeros(len(p), len(edges) + 1, dtype=p.dtype).index_add_(1, cell, ranked)
+    return rows, cell[rank]
 
 
 def chi_squared_limit(freedom: int, sigmas: float = 4.0) -> float:
