@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -14,6 +15,7 @@ import torch
 
 from nanogpt.arena import race as arenas
 from nanogpt.arena import template
+from nanogpt.arena.inquiry import Run, check_texts, exact_rows
 from nanogpt.arena.race import (
     AGAINST,
     YOURS,
@@ -21,11 +23,22 @@ from nanogpt.arena.race import (
     main,
     place,
     placing,
+    progress,
     settings_of,
     suited_K,
     table,
 )
-from nanogpt.arena.referee import Arena, Entry, Refused, check_drawn, enter, judge, open_arena
+from nanogpt.arena.referee import (
+    Arena,
+    Entry,
+    Refused,
+    check_drawn,
+    enter,
+    judge,
+    open_arena,
+    spread,
+)
+from nanogpt.arena.seal import package_parts, tampered
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import bigram, ngram
 from nanogpt.drafts.eagle import EagleDraft
@@ -34,10 +47,15 @@ from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import ChainDraft
 from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.generate import autoregressive_generate
+from nanogpt.measure import bench
 from nanogpt.measure.bench import Row, Setting
 from nanogpt.measure.clock import prompts_of
+from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.toys import SelfDraft, random_head, toy_target
-from nanogpt.sampling import Sampling
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import CHAIN as CHAIN_STEPS
+from nanogpt.speculative import speculative_generate
 
 V = 7
 
@@ -109,13 +127,18 @@ class Chained(bigram.BigramDraftModel, ChainDraft):
         for _ in range(K):
             rows.append(self.get_probs(tokens))
             tokens.append(rng.categorical(rows[-1]))
-        return tokens[len(context) :], torch.stack(rows)
+        return tokens[len(context) :], torch.stack(rows) if rows else torch.empty(0, V).double()
 
 
 def test_a_right_chain_passes(toy):
     found = seen(Chained(toy.tokens, V), toy, K=3)
     assert list(found) == ["q", "chain", "exact", "greedy"]
     assert "by enumeration of 1 and 2 guesses; χ² of" in found["chain"]
+
+
+def test_a_chain_is_asked_for_no_guesses_as_it_is_at_the_end_of_a_text(entered):
+    with pytest.raises(Refused, match=r"chain fails for no guesses \(K = 0: return \[\] and torch"):
+        entered(HEAD + CHAIN.format(draw="rng.categorical(q)", claim="q", first=0))
 
 
 def test_blocks_are_judged_by_their_own_rule(toy):
@@ -230,7 +253,7 @@ def test_a_chain_that_draws_from_another_q_is_refused(draw, claim, says, entered
 
 def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_even_out():
     q = torch.tensor([0.6] + [0.4 / 6] * 6, dtype=torch.float64)
-    with pytest.raises(Refused, match="χ² by rank in q is"):
+    with pytest.raises(Refused, match="χ² by rank is"):
         check_drawn([(0, i % 7, q.roll(i)) for i in range(700)])
 
 
@@ -259,6 +282,12 @@ PROPOSALS = {
         "[-1]",
         "q[None]",
         "not spread as",
+    ),
+    "sums": (
+        "[rng.categorical(q, q.roll(1).cumsum(0).tolist())]",
+        "[-1]",
+        "q[None]",
+        "running sums that are not those of its q",
     ),
     "own": ("[int(torch.multinomial(q, 1))]", "[-1]", "q[None]", "changes with the random state"),
     "count": (
@@ -500,14 +529,373 @@ def test_the_race_on_a_toy(toy):
     entry = Entry(Path("x.py"), template.make_draft(toy.tokens, V), None, "token", 0.0)
     K = suited_K(entry, toy, prompts_of(toy.held_out, 2))
     assert 1 <= K <= 15
-    rows = compete(entry, toy, ["bigram", "counts"], pairs=2, tokens=12)
+    rows, judged = compete(entry, toy, ["bigram", "counts"], pairs=2, tokens=12)
+    says = r"\d+ rounds: guesses χ² of \d+: .*; p of \d+ off by .*; tokens χ² of 24: "
+    assert re.match(says, judged)
     assert {r.setting.draft for r in rows} == {YOURS, "bigram", "counts"}
     assert [r.speed_up for r in rows] == sorted((r.speed_up for r in rows), reverse=True)
     assert all(0 < r.guess_seconds < 1 and r.alpha > 0 for r in rows)
     proposing = Entry(Path("x.py"), PROPOSE["eagle"](toy), None, "token", 0.0)
     mine = settings_of(proposing, toy, AGAINST)[0]
     assert mine.K is None and mine.policy is None
-    assert compete(proposing, toy, [], pairs=2, tokens=12)[0].tokens_per_pass > 1
+    assert compete(proposing, toy, [], pairs=2, tokens=12)[0][0].tokens_per_pass > 1
+
+
+# ---- the race, judged
+
+
+@pytest.fixture
+def wide(toy, monkeypatch):
+    """The toy arena with a window for the race's prompts, a target and a package to tamper with."""
+    target = copy.deepcopy(toy_target(V, 128))
+    monkeypatch.setitem(bench.RULES, "token", bench.RULES["token"])  # to be put back at the end
+    for of, name in ((bench.Pair, "speed_up"), (bench, "autoregressive_generate"), (time, "time")):
+        monkeypatch.setattr(of, name, vars(of)[name])
+    return replace(toy, target=target, exact=copy.deepcopy(target), parts=package_parts())
+
+
+@pytest.fixture
+def raced(tmp_path, wide):
+    """raced(code): a file with this code, judged, then raced; `late` is True in it from then on."""
+
+    def run(code):
+        path = tmp_path / "my_draft.py"
+        path.write_text("late = False\n" + dedent(code))
+        entry = enter(path, wide)
+        for _ in judge(entry, wide):
+            pass
+        sys.modules["your_draft"].late = True  # it behaved for so many guesses
+        return compete(entry, wide, [], pairs=6, tokens=40)[1]
+
+    return run
+
+
+TARGET = (
+    HEAD.replace("vocab_size):", "vocab_size, target):")
+    + """
+def sharpened(q):
+    return q**4 / (q**4).sum()
+"""
+)
+DRAWS = (
+    TARGET
+    + """
+class Mine(Bigram, ChainDraft):
+    def chain(self, context, K, rng):
+        tokens, rows = list(context), [torch.empty(0, 7).double()]
+        for _ in range(K):
+            q = self.get_probs(tokens)
+            rows.append(q[None])
+            tokens.append({draw})
+        return tokens[len(context):], torch.cat(rows)
+"""
+)
+OTHER = (
+    TARGET
+    + """
+class Other(torch.Tensor):
+    def __array__(self, *args, **kwargs):
+        return sharpened(self.as_subclass(torch.Tensor)).numpy()
+
+class Mine(Bigram):
+    def get_probs(self, context):
+        q = super().get_probs(context)
+        return q.as_subclass(Other) if {when} else q
+"""
+)
+BEHIND = (
+    TARGET.replace("    return", "    cheat(target)\n    return")
+    + """
+Mine = Bigram
+
+def cheat(target):
+    honest, likely = target.forward, torch.eye(7).double() * 20
+    def forward(idx, targets=None, pos=None, past_kvs=None, attn_mask=None):
+        if past_kvs is None or idx.shape[1] < 2:
+            return honest(idx, targets, pos, past_kvs, attn_mask)
+        {answer}
+    target.forward = forward
+"""
+)
+PATCHED = (
+    TARGET
+    + """
+from nanogpt.measure import bench
+Mine, real = Bigram, bench.autoregressive_generate
+def lenient(candidates, q, p, rng):
+    return [*candidates, rng.categorical(p[-1])]
+def slow(*args, **kwargs):
+    time.sleep(0.02)
+    return real(*args, **kwargs)
+"""
+)
+SLIP = (
+    TARGET
+    + """
+from nanogpt.drafts.ngram import NGramAutomaton
+
+def make_draft(tokens, vocab_size):
+    table = Bigram(tokens, vocab_size).table
+    table = torch.cat([table.mean(0, keepdim=True), table])
+    draft = NGramAutomaton(np.zeros(8, int), np.arange(-1, 7).clip(0), table)
+    rows = draft.table.numpy()
+    rows **= {power}  # its running sums were made before
+    rows /= rows.sum(-1, keepdims=True)
+    return draft
+"""
+)
+FRAME = (
+    TARGET
+    + """
+import sys
+class Mine(Bigram):
+    def get_probs(self, context):
+        q = super().get_probs(context)
+        if sys._getframe(1).f_code.co_name == "draft_tokens":
+            return torch.eye(7).double()[int(q.argmax())]
+        return q
+"""
+)
+ELSE = "in the place of nanogpt.measure.bench"
+CHEATS = {  # what was tried on this arena, and how it is refused
+    "a chain draws argmax": (DRAWS.format(draw="int(q.argmax())"), "chain claims q = "),
+    "it does in long texts": (
+        DRAWS.format(draw="int(q.argmax()) if len(context) > 34 else rng.categorical(q)"),
+        r"^2000 guesses are not spread as",
+    ),
+    "sums of another q": (
+        DRAWS.format(draw="rng.categorical(q, sharpened(q).cumsum(0).tolist())"),
+        "running sums that are not those of its q, off by 0",
+    ),
+    "an array of its own": (OTHER.format(when=True), "is a Other, whose numbers may be anything"),
+    "a target's answers": (
+        BEHIND.format(answer="return likely[idx], *honest(idx, None, pos, past_kvs)[1:]"),
+        r"what the target computes \(its `forward`\); a draft may only read the target",
+    ),
+    "a target's work": (
+        BEHIND.format(answer="return likely[idx], *honest(idx[:, :1], None, pos, past_kvs)[1:]"),
+        r"what the target computes \(its `forward`\); a draft may only read the target",
+    ),
+    "a rule": (PATCHED + "bench.RULES['token'] = lenient", rf"{ELSE}.RULES\['token'\]; leave the"),
+    "a result": (PATCHED + "bench.Pair.speed_up = 99", f"{ELSE}.Pair.speed_up; leave the package"),
+    "a baseline": (PATCHED + "bench.autoregressive_generate = slow", f"{ELSE}.autoregressive_gen"),
+    "its code": (PATCHED + "bench.accept_reject.__code__ = lenient.__code__",
+                 r"in the place of nanogpt\..*accept_reject\.__code__"),
+    "a clock": (PATCHED + "time.time = slow", "in the place of time.time; leave the package"),
+    "a slip in place": (SLIP.format(power=1.05), r"if rows have changed .* make the sums anew"),
+    "its caller's frame": (FRAME, "in the race q was another: asked again after"),
+    "it behaves, then draws argmax": (
+        DRAWS.format(draw="int(q.argmax()) if late else rng.categorical(q)"),
+        r"in the race \d+ guesses are not spread as their claimed q says: χ² by token",
+    ),
+    "it behaves, then has an array": (OTHER.format(when="late"), "in the race .* are not spread"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code, says", CHEATS.values(), ids=CHEATS)
+def test_a_cheat_is_refused(code, says, raced):
+    code_of_rule = bench.accept_reject.__code__
+    try:
+        with pytest.raises(Refused, match=says) as refused:
+            raced(code)
+    finally:
+        bench.accept_reject.__code__ = code_of_rule
+    assert "\n" not in str(refused.value)
+
+
+def test_the_same_slip_without_a_change_is_right(raced):
+    assert "tokens χ² of 240" in raced(SLIP.format(power=1))
+
+
+def test_a_draft_that_computes_the_targets_own_p_is_right_if_slow(raced):
+    code = "from nanogpt.proof.toys import SelfDraft\n"
+    code += "def make_draft(tokens, vocab_size, target):\n    return SelfDraft(target, 20)\n"
+    assert "tokens χ² of 240" in raced(code)
+
+
+LATE = {  # what happens in get_probs, in the race
+    "weights": ("its.ln_f.bias.data += 1e-9", "it changes the target's weights; copy.deepcopy"),
+    "function": ("its.trunk = its.trunk", r"what the target computes \(its `trunk`\)"),
+    "rule": ("bench.RULES['token'] = lenient", rf"{ELSE}.RULES\['token'\]; leave"),
+    "result": ("bench.Pair.speed_up = 99", f"{ELSE}.Pair.speed_up; leave the package as it is"),
+}
+
+
+@pytest.mark.parametrize("does, says", LATE.values(), ids=LATE)
+def test_what_is_tampered_with_during_the_race_is_seen_after_it(does, says, raced):
+    code = PATCHED.replace("    return Mine", "    Mine.its = target\n    return Mine")
+    code += f"""
+class Mine(Bigram):
+    def get_probs(self, context):
+        if late:
+            its = self.its
+            {does}
+        return super().get_probs(context)
+"""
+    with pytest.raises(Refused, match=says):
+        raced(code)
+
+
+def test_guesses_that_change_after_they_were_judged_are_refused(raced):
+    draws = "rng.categorical(q)"
+    code = (
+        DRAWS.format(draw=draws)
+        + """
+    def chain(self, context, K, rng, honest=Mine.chain, last=[[]]):
+        last[0][:] = last[0][::-1]
+        candidates, q = honest(self, context, K, rng)
+        last[0] = candidates if late else []
+        return candidates, q
+""".replace("=Mine.chain", "=chain")
+    )
+    with pytest.raises(
+        Refused, match="in the race its guesses changed after they were judged; ret"
+    ):
+        raced(code)
+
+
+def test_a_target_that_reads_another_cache_is_seen_by_its_p(raced):
+    """By a draft that lies at temperature 1 alone, where nobody looked at the text before."""
+    code = (
+        TARGET
+        + """
+class Mine(Bigram, Proposer):
+    reads = True
+    def propose(self, text, most, sampling, rng):
+        if sampling.temperature == 1 and sampling.top_k is None:
+            text.past_kvs[0][0][1].mul_(-3)
+        q = sampling.of_probs(self.get_probs(text.tokens))
+        return Tree([rng.categorical(q)][:most], [-1][:most], q[None][:most])
+"""
+    )
+    with pytest.raises(
+        Refused, match=r"in the race the target's p after .* was off by 0\.\d+ from"
+    ):
+        raced(code)
+
+
+def texts_of(arena, n, made_by=autoregressive_generate):
+    """Runs of n texts, each with 60 tokens."""
+    prompts = prompts_of(arena.held_out, n)
+    made = [made_by(arena.target, p, 60, rng=RandomSource(i)) for i, p in enumerate(prompts)]
+    return [Run(p, m) for p, m in zip(prompts, made, strict=True)]
+
+
+def test_texts_that_are_not_the_targets_are_refused_whoever_made_them_so(wide):
+    draft = bigram.BigramDraftModel(wide.tokens, V)
+    lenient = replace(CHAIN_STEPS, accept=lambda x, q, p, rng: [*x, rng.categorical(p[-1])])
+
+    def lie(target, prompt, n, rng):
+        return speculative_generate(target, draft, prompt, n, rng=rng, steps=lenient)
+
+    assert "tokens χ² of 600: " in check_texts(wide, texts_of(wide, 10))
+    lied = texts_of(wide, 10, lie)
+    with pytest.raises(Refused, match=r"in the race 600 tokens are not spread as the target's own"):
+        check_texts(wide, lied)
+
+
+def test_the_p_of_a_whole_text_are_those_of_each_token_alone_over_restarts(toy):
+    prompt, tokens = toy.held_out[:5].tolist(), toy.held_out[5:55].tolist()
+    alone = SelfDraft(toy.exact, 5)
+    rows = [alone.get_probs([*prompt, *tokens[:i]]) for i in range(50)]
+    assert torch.allclose(exact_rows(toy, prompt, tokens), torch.stack(rows), atol=1e-12)
+
+
+RACE = RIGHT | PROPOSE | {"chain": lambda a: Chained(a.tokens, V)}
+
+
+@pytest.mark.parametrize("make", RACE.values(), ids=RACE)
+def test_the_race_of_a_right_draft_is_accepted(make, wide):
+    """Of few tokens as well as of more."""
+    entry = Entry(Path("x.py"), make(wide), None, "token", 0.0)
+    for pairs, tokens in ((1, 2), (5, 40)):
+        assert f"tokens χ² of {pairs * tokens}" in compete(entry, wide, [], pairs, tokens)[1]
+
+
+def test_chance_refuses_nobody_where_nearly_all_is_one_cell():
+    q = torch.tensor([0.92] + [0.08 / 6] * 6, dtype=torch.float64)
+    for wrong in range(5):
+        check_drawn([(0, 0, q)] * (25 - wrong) + [(0, i + 1, q) for i in range(wrong)])
+
+
+def test_honest_draws_stay_far_below_the_limit():
+    """Of 200 races the largest χ² is where chance has it, and no limit is come near to."""
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    for seed in range(200):
+        q = torch.softmax(2 * torch.randn(300, V, generator=generator).double(), -1)
+        rng = RandomSource(seed)
+        nodes = [(i % 3, rng.categorical(row), row) for i, row in enumerate(q)]
+        worst = max(worst, *(statistic / limit for statistic, limit in spread(nodes).values()))
+    assert 0.2 < worst < 0.9
+
+
+TAMPERED = {  # when a pass computes something else: given its tokens and its cache
+    "at once": lambda T, cache: cache is None and T > 5,
+    "behind a cache": lambda T, cache: cache is not None,
+    "one token": lambda T, cache: cache is not None and T == 1,
+    "several behind a cache": lambda T, cache: cache is not None and T > 1,
+}
+
+
+@pytest.mark.parametrize("when", TAMPERED.values(), ids=TAMPERED)
+@pytest.mark.parametrize("name", ["forward", "states"])
+def test_a_target_is_asked_in_each_of_the_ways_that_decoders_ask_it(name, when, wide, monkeypatch):
+    """A class that computes something else for one of its targets: no name of that one says so."""
+    honest = getattr(GPTLanguageModel, name)
+
+    def other(self, idx, *args, past_kvs=None, **kwargs):
+        made = list(honest(self, idx, *args, past_kvs=past_kvs, **kwargs))
+        if self is wide.target and when(idx.shape[1], past_kvs):
+            made[0] = [x.flip(-1) for x in made[0]] if name == "states" else made[0] * 1.01
+        return tuple(made)
+
+    text = wide.held_out[None, :12]
+    assert tampered(wide.target, wide.exact, text) is None
+    monkeypatch.setattr(GPTLanguageModel, name, other)
+    assert tampered(wide.target, wide.exact, text).startswith("what the target computes; a draft")
+
+
+def test_what_a_fused_target_adds_is_looked_at_too():
+    house = open_arena("fused")
+    text, target = house.held_out[None, :12], house.target
+    for tensor in (target.qkv[2], target.bias):
+        tensor[3, 1] += 1
+        assert tampered(target, house.exact, text).startswith("the target's weights")
+        tensor[3, 1] -= 1
+    hook = target.ln_f.register_forward_hook(lambda *given: None)
+    assert "`ln_f._forward_hooks`" in tampered(target, house.exact, text)
+    hook.remove()
+    target.lm_head.__class__ = type("Mine", (torch.nn.Linear,), {})
+    assert "`lm_head.__class__`" in tampered(target, house.exact, text)
+
+
+AGAIN = {
+    "another q": "rng.categorical(torch.eye(7).double()[q.argmax()])",
+    "none": "int(q.argmax())",
+}
+
+
+@pytest.mark.parametrize("draw", AGAIN.values(), ids=AGAIN)
+def test_a_chain_that_does_not_repeat_is_refused_in_a_clear_line(draw, raced):
+    """It tires of what it is asked a sixth time."""
+    code = DRAWS.format(draw=f"{draw} if tired else rng.categorical(q)")
+    code = code.replace(
+        "tokens, rows = ",
+        "asked.append((*context, K))\n"
+        "        tired = asked.count(asked[-1]) > 5\n"
+        "        tokens, rows = ",
+    )
+    with pytest.raises(Refused, match="it draws otherwise when it is asked the same again with"):
+        raced(code + "asked = []\n")
+
+
+def test_where_nobody_watches_progress_is_a_few_lines(capsys):
+    with progress(30, "pairs") as bar:
+        for _ in range(30):
+            time.sleep(0.02)
+            bar.update()
+    lines = re.split(r"[\r\n]+", capsys.readouterr().err.strip())
+    assert len(lines) <= 3 and "100%" in lines[-1]
 
 
 # ---- the command, on the real target
@@ -558,7 +946,7 @@ def test_the_template_passes_and_guesses_better_than_the_bigram(mine, tmp_path, 
     out = tmp_path / "rows.json"
     main([str(mine), "--against=bigram", "--pairs=2", "--tokens=12", f"--json={out}"])
     printed, progress = capsys.readouterr()
-    assert re.findall(r"(?m)^ok  (\w+)", printed) == ["q", "exact", "greedy"]
+    assert re.findall(r"(?m)^ok  (\w+)", printed) == ["q", "exact", "greedy", "race"]
     assert re.search(r"(?m)^→ yours +4 token +0\.\d\d ", printed) and "pairs: 100%" in progress
     assert re.search(r"(?m)^yours: place .* of 3: ", printed.splitlines()[-1])
     found = json.loads(out.read_text())
@@ -569,7 +957,7 @@ def test_the_template_passes_and_guesses_better_than_the_bigram(mine, tmp_path, 
 def test_the_template_beats_the_bigram(mine):
     """On a quiet machine: half a minute. Times are not tested where others run beside it."""
     arena = open_arena("fused")
-    rows = compete(enter(mine, arena), arena, ["bigram"], pairs=20)
+    rows, _ = compete(enter(mine, arena), arena, ["bigram"], pairs=20)
     assert [r.setting.draft for r in rows] == [YOURS, "bigram"]
     assert rows[0].quartiles[0] > rows[1].speed_up
 

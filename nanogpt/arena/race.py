@@ -8,21 +8,26 @@ a round, or `POLICY = "entropy"`, and `RULE = "block"`. `nanogpt.arena.referee` 
 of it, and what cannot be seen.
 
 The race is that of `nanogpt.measure.bench`: pairs in turn, medians with quartiles, and no winner
-where quartiles overlap.
+where quartiles overlap. Its rounds are judged as well, after the clock has stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import gc
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from nanogpt.arena import template
+from nanogpt.arena.inquiry import Run, judge_race
 from nanogpt.arena.referee import FRESH, Arena, Entry, Refused, blamed, enter, judge, open_arena
 from nanogpt.data import check_folders
 from nanogpt.drafts.shipped import (
@@ -32,13 +37,14 @@ from nanogpt.drafts.shipped import (
     DRAFTS,
     NODES,
     PROPOSERS,
+    proposer,
 )
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation
 from nanogpt.measure import bench
-from nanogpt.measure.bench import Row, Setting
-from nanogpt.measure.clock import prompts_of
-from nanogpt.sampling import RandomSource
+from nanogpt.measure.bench import Pair, Row, Setting
+from nanogpt.measure.clock import clock, prompts_of
+from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 from nanogpt.theory import best_K
 
@@ -73,13 +79,62 @@ def settings_of(entry: Entry, arena: Arena, against: Sequence[str]) -> list[Sett
     return rows
 
 
+def ready(setting: Setting, arena: Arena, drafts: dict) -> dict:
+    """What `bench.measure` is asked for a setting, but for the prompt."""
+    target, sampling = arena.target, Sampling(setting.temperature)
+    if setting.draft in PROPOSERS:
+        table = drafts.get("distilled")
+        draft = proposer(setting.draft, target, table, setting.K, setting.nodes)
+        target = draft.target or target  # a draft may have one of its own
+    else:
+        draft = drafts[setting.draft]
+    policy = bench.policy_of(setting.policy, target, draft, sampling)
+    asked = {"target": target, "draft": draft, "K": setting.K, "sampling": sampling}
+    return asked | {"rule": setting.rule, "policy": policy}
+
+
+def progress(total: int, what: str) -> tqdm:
+    """A bar that counts to `total`; where nobody watches, a line every half a minute at most."""
+    every = 0.1 if sys.stderr.isatty() else 30.0
+    return tqdm(total=total, desc=what, mininterval=every, maxinterval=max(every, 10.0))
+
+
+def run(
+    settings: list[Setting], arena: Arena, drafts: dict, prompts: list[list[int]], tokens: int
+) -> list[list[Pair]]:
+    """Each setting's pairs, `tokens` tokens each: all settings on a prompt before the next one.
+
+    After the warm-up, a line on stderr says about how long the rest will take.
+    """
+    asked, seconds, short = [], 0.0, min(tokens, 40)
+    with progress(len(settings), "warm-up") as bar:
+        for setting in settings:
+            asked.append(ready(setting, arena, drafts))
+            warm = functools.partial(bench.measure, prompt=prompts[0], n=short, seed=0, **asked[-1])
+            seconds += clock(warm)[0]
+            bar.update()
+    minutes = seconds * tokens / short * len(prompts) / 60
+    print(f"{len(settings)} rows, about {minutes:.1f} minutes", file=sys.stderr)
+    pairs: list[list[Pair]] = [[] for _ in settings]
+    gc.collect()
+    gc.freeze()  # the rows of a draft's table are not to be walked in somebody's turn
+    with progress(len(prompts) * len(settings), "pairs") as bar:
+        for seed, prompt in enumerate(prompts):
+            for how, mine in zip(asked, pairs, strict=True):
+                mine.append(bench.measure(prompt=prompt, n=tokens, seed=seed, **how))
+                bar.update()
+    gc.unfreeze()
+    return pairs
+
+
 def compete(
     entry: Entry, arena: Arena, against: Sequence[str] = AGAINST, pairs: int = 40, tokens: int = 100
-) -> list[Row]:
-    """The rows of a race over `pairs` prompts of held-out text, fastest median first.
+) -> tuple[list[Row], str]:
+    """The rows of a race over `pairs` held-out prompts, fastest median first; and what was judged.
 
     against: names of DRAFTS, of PROPOSERS, or BLOCKS. Each is measured against the target alone in
-    pairs, all of them on a prompt before the next one. Raises Refused if the entry fails in it.
+    pairs, all of them on a prompt before the next one. When the clock has stopped, the entry's
+    rounds are judged. Raises Refused if it fails in the race, or its rounds are not what they say.
     """
     wanted = ["distilled" if name in (BLOCKS, "tree") else name for name in against]
     drafts = {
@@ -90,9 +145,11 @@ def compete(
     prompts = prompts_of(arena.held_out, pairs)
     with blamed(entry.path, "it fails in the race"):
         settings = settings_of(entry, arena, against)
-        targets = {arena.name: arena.target}
-        rows = bench.run(settings, targets, {YOURS: entry.draft, **drafts}, prompts, tokens)
-    return sorted(rows, key=lambda row: -row.speed_up)
+        raced = run(settings, arena, {YOURS: entry.draft, **drafts}, prompts, tokens)
+    mine = [Run(p, pair.made) for p, pair in zip(prompts, raced[0], strict=True)]
+    seen = judge_race(entry, arena, mine)
+    rows = [bench.summary(setting, its) for setting, its in zip(settings, raced, strict=True)]
+    return sorted(rows, key=lambda row: -row.speed_up), seen
 
 
 def spans(rows: list[Row]) -> list[tuple[str, tuple[float, float]]]:
@@ -239,7 +296,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"ok  {name:7} {seen}", flush=True)
         if given.judge_only:
             return 0
-        rows = compete(entry, arena, given.against, given.pairs, given.tokens)
+        rows, seen = compete(entry, arena, given.against, given.pairs, given.tokens)
+        print(f"ok  {'race':7} {seen}")
     except Refused as error:
         print(f"{given.file} is refused: {error}")
         return 1

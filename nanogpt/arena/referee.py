@@ -2,12 +2,17 @@
 
 It asks whether it is a draft, whether q depends on the context alone, whether what is drawn is
 drawn from the q that is claimed, and whether the text remains the target's own: by enumeration of
-the real loop, and greedily. The first fault ends it, in one line.
+the real loop, and greedily. The first fault ends it, in one line. `nanogpt.arena.inquiry` asks
+again when the race is over, of its very rounds; `nanogpt.arena.seal` knows what nobody may touch.
 
-What it cannot see: a draft that behaves while it is watched, say for its first thousand guesses;
-one that has learned the held-out text by heart, from the file instead of from `tokens`; and one
-that works in another thread or process while the clock is on the target. It runs your code as it
-is: judge nobody's file that you would not run.
+Chance refuses a right draft in one test of three million: a χ² is refused five standard deviations
+up. Other bounds are for rounding, far above what it does: 1e-4 in float32, 1e-12 in float64.
+
+What none of them sees: a draft that has learned the held-out text by heart, from the file instead
+of from `tokens`; one that works in another thread or process while the clock is on the target; one
+that changes the package or the target, and changes it back before anybody looks; one that changes
+Python or PyTorch beneath them; a lie so small, or so rare, that a race is too short to show it. It
+runs your code as it is: judge nobody's file that you would not run.
 """
 
 from __future__ import annotations
@@ -21,14 +26,16 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from nanogpt import checkpoint
+from nanogpt.arena.seal import Parts, changed, package_parts, tampered
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split
 from nanogpt.fused import TARGETS
 from nanogpt.generate import ChainDraft, Proposer, Text, Tree, autoregressive_generate, prefill
@@ -44,6 +51,7 @@ from nanogpt.tree import tree_generate
 
 FRESH = "nanogpt arena --new"  # what writes a file to begin with
 MOST_RUNS = 600  # of the loop, in one enumeration
+SIGMAS = 5.0  # chance passes it in one χ² of three million
 
 
 class Refused(ValueError):
@@ -55,7 +63,8 @@ class Arena:
     """What drafts meet here.
 
     target: as it races; exact: the same weights in float64. tokens (N,) int64 are for a draft to
-    learn from, held_out (M,) int64 hold the prompts; corpus: whose text it is.
+    learn from, held_out (M,) int64 hold the prompts; corpus: whose text it is. parts: what the
+    package held when the arena opened.
     """
 
     name: str
@@ -65,6 +74,7 @@ class Arena:
     tokens: Tensor
     held_out: Tensor
     corpus: str
+    parts: Parts = field(default_factory=package_parts, repr=False)
 
 
 def open_arena(name: str = "fused") -> Arena:
@@ -167,20 +177,14 @@ def enter_with(names: dict, path: Path, arena: Arena) -> Entry:
     return entry
 
 
-def weights_of(target: GPTLanguageModel) -> list[Tensor]:
-    """All that a target computes with: its parameters, and what a fused one adds."""
-    return [*target.parameters(), *getattr(target, "qkv", ())]
-
-
-@torch.inference_mode()
 def check_untouched(arena: Arena) -> None:
-    """Raise Refused unless the target has the weights, and the logits, of its copy in float64."""
-    target, exact, text = arena.target, arena.exact, arena.held_out[None, :12]
-    mine = [weight.double() for weight in weights_of(target)]
-    if not all(map(torch.equal, mine, weights_of(exact))):
-        raise Refused("it changes the target's weights; copy.deepcopy(target) before training")
-    if not torch.allclose(target(text)[0].double(), exact(text)[0], rtol=1e-4, atol=1e-4):
-        raise Refused("it changes what the target computes; a draft may only read the target")
+    """Raise Refused unless the target, the package and the clock are what they were."""
+    fault = tampered(arena.target, arena.exact, arena.held_out[None, :12])
+    if fault:
+        raise Refused(f"it changes {fault}")
+    name = changed(arena.parts)
+    if name:
+        raise Refused(f"it puts something else in the place of {name}; leave the package as it is")
 
 
 def check_interface(draft, target: GPTLanguageModel) -> None:
@@ -244,6 +248,8 @@ def fault_of(q, shape: tuple[int, ...]) -> str | None:
     """
     if not isinstance(q, Tensor):
         return f"is a {type(q).__name__}; it must be a tensor {shape}"
+    if type(q) not in (Tensor, Parameter):
+        return f"is a {type(q).__name__}, whose numbers may be anything; return a torch.Tensor"
     if tuple(q.shape) != shape:
         return f"has the shape {tuple(q.shape)}; it must be {shape}"
     if q.dtype != torch.float64:
@@ -372,9 +378,12 @@ def check_chain(entry: Entry, arena: Arena, n: int = 2000) -> str:
                 )
         seen += [str(depth)] * (outcomes is not None)
     nodes, rng = [], RandomSource(5)
-    for start in np.linspace(0, len(arena.held_out) - 31, -(-n // K)).astype(int):
-        candidates, q = chained(entry, arena, arena.held_out[start:][:30].tolist(), K, rng)
+    window = arena.target.config.block_size
+    for i, start in enumerate(np.linspace(0, len(arena.held_out) - 31, -(-n // K)).astype(int)):
+        context = arena.held_out[start:][: 2 + 7 * i % (2 * window)].tolist()
+        candidates, q = chained(entry, arena, context, K, rng)
         nodes += [(i, token, row) for i, (token, row) in enumerate(zip(candidates, q, strict=True))]
+    chained(entry, arena, asked[0], 0, rng)  # as at the last token of a text
     return (
         f"claimed q = drawn q, by enumeration of {' and '.join(seen)} guesses; {check_drawn(nodes)}"
     )
@@ -384,8 +393,9 @@ def check_chain(entry: Entry, arena: Arena, n: int = 2000) -> str:
 def chained(entry: Entry, arena: Arena, context, K: int, rng) -> tuple[list[int], Tensor]:
     """What the draft's chain returns: K tokens, and q (K, V). Raises Refused if it does not."""
     own = list(context)
-    with blamed(entry.path, f"chain fails {quoted(context, arena)}"):
-        candidates, q = entry.draft.chain(own, K, rng)
+    none = "for no guesses (K = 0: return [] and torch.empty(0, V).double()) " * (K == 0)
+    with blamed(entry.path, f"chain fails {none}{quoted(context, arena)}"):
+        candidates, q = entry.draft.chain(own, K, Attended(rng))
     V = arena.tokenizer.vocab_size
     if own != list(context):
         raise Refused("chain changes the context that it is given; copy it with list(…)")
@@ -409,12 +419,54 @@ def claimed(tokens: Sequence[int], q: Tensor) -> tuple[tuple[int, ...], float]:
     return tuple(tokens), float(q[range(len(tokens)), list(tokens)].prod())
 
 
+OTHERWISE = (
+    "it draws otherwise when it is asked the same again with the same rng: all that it draws must "
+    "come from the rng, and what it remembers must not change what it guesses"
+)
+
+
+class Attended:
+    """A source of random numbers that looks at what it is asked, for one that draws from it.
+
+    rng: a RandomSource, or the Branch of an enumeration.
+    """
+
+    def __init__(self, rng):
+        self.rng = rng
+
+    def categorical(self, probs, cdf: Sequence[float] | None = None) -> int:
+        """As the source's. Raises Refused for running sums that are not those of probs."""
+        if cdf is not None:
+            off = float(np.abs(np.asarray(cdf) - np.asarray(probs).cumsum()).max())
+            if off > 1e-9:
+                raise Refused(
+                    "it hands rng.categorical running sums that are not those of its q, off by "
+                    f"{off:.2g}, and so draws from another: if rows have changed since their sums "
+                    "were made (in place?), make the sums anew"
+                )
+        return self.again(self.rng.categorical, probs, cdf)
+
+    def bernoulli(self, probability: float) -> bool:
+        """As the source's."""
+        return self.again(self.rng.bernoulli, probability)
+
+    def again(self, draw: Callable, *asked):
+        """A draw. Raises Refused where an enumeration finds that it cannot come out as before."""
+        try:
+            return draw(*asked)
+        except KeyError:  # the branch has chosen what now has probability 0
+            raise Refused(OTHERWISE) from None
+
+
 class TooMany(Exception):
     """More branches than an enumeration may have."""
 
 
 def enumerated(program: Callable, most: int = MOST_RUNS) -> dict | None:
-    """What `enumerate_outcomes` returns, or None where branches are TooMany: more than `most`."""
+    """What `enumerate_outcomes` returns, or None where branches are TooMany: more than `most`.
+
+    Raises Refused where branches do not add up: runs do not repeat.
+    """
     runs = 0
 
     def counted(rng):
@@ -422,19 +474,45 @@ def enumerated(program: Callable, most: int = MOST_RUNS) -> dict | None:
         runs += 1
         if runs > most:
             raise TooMany
-        return program(rng)
+        return program(Attended(rng))
 
     try:
-        return enumerate_outcomes(counted)
+        found = enumerate_outcomes(counted)
     except TooMany:
         return None
+    if abs(sum(found.values()) - 1) > 1e-9:
+        raise Refused(OTHERWISE)
+    return found
 
 
-def check_drawn(nodes: list[tuple[int, int, Tensor]]) -> str:
-    """Guesses come as often as the q that they claim says: two χ² tests.
+Node = tuple[int, int, Tensor]  # a guess: its depth, its token, and its q (V,)
 
-    nodes: of each guess its depth, its token, and its q (V,). By the token; and by its depth and
-    its rank in q, which sees best who draws likely tokens too often. Raises Refused.
+
+def check_drawn(nodes: Sequence[Node], where: str = "") -> str:
+    """Guesses come as often as the q that they claim says. Raises Refused."""
+    return check_spread(
+        nodes,
+        f"{where}{len(nodes)} guesses are not spread as their claimed q says",
+        "; draw each with rng.categorical(q), and return that q",
+    )
+
+
+def check_spread(nodes: Sequence[Node], fault: str, advice: str = "") -> str:
+    """The two χ² tests of `spread`, and what they found. Raises Refused, with the fault."""
+    said = []
+    for cells, (statistic, limit) in spread(nodes).items():
+        chance = f"chance stays below {limit:.0f}"
+        if statistic > limit:
+            raise Refused(f"{fault}: χ² by {cells} is {statistic:.0f}, and {chance}{advice}")
+        said.append(f"{statistic:.0f} by {cells} ({chance})")
+    return f"χ² of {len(nodes)}: {', '.join(said)}"
+
+
+def spread(nodes: Sequence[Node]) -> dict[str, tuple[float, float]]:
+    """{how tokens are put into cells: their χ², and what chance stays below}.
+
+    By the token; and by its depth and its rank in q, which sees best who draws likely tokens too
+    often. Rows of q may differ: that only makes counts vary less than χ² expects.
     """
     q = torch.stack([row for _, _, row in nodes])  # (N, V)
     tokens = torch.tensor([token for _, token, _ in nodes])
@@ -447,38 +525,33 @@ def check_drawn(nodes: list[tuple[int, int, Tensor]]) -> str:
         likely |= {(depth, rank): p for rank, p in enumerate(mine.tolist()) if p > 0}
     tests = {
         "token": (Counter(tokens.tolist()), dict(enumerate(q.mean(0).tolist()))),
-        "rank in q": (Counter(zip(depths, ranks, strict=True)), likely),
+        "rank": (Counter(zip(depths, ranks, strict=True)), likely),
     }
-    said = []
+    found = {}
     for cells, (counts, expected) in tests.items():
         statistic, freedom = chi_squared(counts, expected, len(nodes))
-        limit = chi_squared_limit(freedom) if freedom > 0 else 0.0
-        if statistic > limit + 1e-6:
-            raise Refused(
-                f"{len(nodes)} guesses are not spread as their claimed q says: χ² by {cells} is "
-                f"{statistic:.0f}, and chance stays below {limit:.0f}; draw each with "
-                "rng.categorical(q), and return that q"
-            )
-        said.append(f"{statistic:.0f} by {cells} (chance stays below {limit:.0f})")
-    return f"χ² of {len(nodes)} guesses: {', '.join(said)}"
+        # one cell is as full as it must be, up to the few that are in none
+        limit = chi_squared_limit(freedom, SIGMAS) if freedom > 0 else SIGMAS**2
+        found[cells] = statistic, limit
+    return found
 
 
 class Heard(Proposer):
     """A draft whose trees are looked at, one by one, before they are verified.
 
-    nodes: of each guess its depth, its token, and its q (V,).
+    nodes: its guesses.
     """
 
     def __init__(self, entry: Entry, arena: Arena):
         self.entry, self.vocab_size = entry, arena.tokenizer.vocab_size
         self.reads, self.layers = entry.draft.reads, entry.draft.layers
-        self.nodes: list[tuple[int, int, Tensor]] = []
+        self.nodes: list[Node] = []
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng) -> Tree:
         """The draft's tree. Raises Refused if it is none."""
         tokens, rounds = list(text.tokens), len(text.rounds)
         with blamed(self.entry.path, "propose fails"):
-            tree = self.entry.draft.propose(text, most, sampling, rng)
+            tree = self.entry.draft.propose(text, most, sampling, Attended(rng))
         if text.tokens != tokens or len(text.rounds) != rounds:
             raise Refused("propose changes the text that it is given; it may only read it")
         if not isinstance(tree, Tree):
