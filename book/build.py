@@ -46,13 +46,19 @@ def describe_pictures(notebook: dict) -> None:
                 cell["metadata"]["mystnb"] = {"image": {"alt": described["alt"]}}
 
 
+def leading_to_pages(text: str, up: str = "") -> str:
+    """The Markdown, its links to the two pages to play with turned from the repository's files to
+    the site's pages, `up` from where it stands.
+    """
+    link = r"\[([^\]]+)\]\((?:\.\./)?book/(\w+\.html)\)"
+    return re.sub(link, rf'<a href="{up}\2">\1</a>', text)
+
+
 def lead_to_pages(notebook: dict) -> None:
-    """Let the links to the two pages to play with, made for JupyterLab, lead to the site's."""
+    """Let a chapter's links to the two pages to play with lead to the site's."""
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            source = "".join(cell["source"])
-            link = r"\[([^\]]+)\]\(/files/book/(\w+\.html)\)"
-            cell["source"] = re.sub(link, r'<a href="../\2">\1</a>', source)
+            cell["source"] = leading_to_pages("".join(cell["source"]), up="../")
 
 
 def linked(seen_in: str) -> str:
@@ -106,7 +112,8 @@ def main() -> None:
     shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
     for page in PAGES:
         (SOURCE / page).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / page, SOURCE / page)
+        text = leading_to_pages((ROOT / page).read_text(encoding="utf-8"))
+        (SOURCE / page).write_text(text, encoding="utf-8")
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         describe_pictures(notebook)

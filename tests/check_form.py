@@ -120,7 +120,7 @@ def ending(path):
             yield f"the last cell lacks {part}"
 
 
-LABELS = {"question", "you will", "needs", "minutes", "builds", "back", "on", "sources"}
+LABELS = {"question", "you will", "needs", "minutes", "builds", "back", "next", "sources"}
 LABELS |= {"three questions, from memory", "break it.", "in real code."}
 LABELS |= {"predict", "build", "look", "check", "break"}
 

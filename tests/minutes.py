@@ -11,7 +11,7 @@ from series import NOTEBOOKS, ROOT, TIMED, minutes, prose, read, solutions, turn
 
 SAID = r"(?m)^\*\*Minutes\*\* (\d+)"  # of an opening; what follows is the author's
 HEAD = "| chapter | question | minutes |\n|---|---|---|\n"
-PATH = r"(?m)^(\| [^|[]+ \| (chapters [^|:]+|all)\b[^|]* \| )\d+ \|$"  # an hour is one of reading
+PATH = r"(?m)^(\| [^|[]+ \| (chapters [^|:]+|all)\b[^|]* \| )\d+ h \|$"  # an hour is one of reading
 
 
 def checked(path):
@@ -46,10 +46,10 @@ def row(path):
 
 
 def together(chapters):
-    """The minutes of "chapters 00, 03 to 07" or of "all"."""
+    """The hours, rounded, of "chapters 00, 03 to 07" or of "all"."""
     spans = re.findall(r"(\d\d)(?: to (\d\d))?", chapters) or [(0, len(NOTEBOOKS) - 1)]
     asked = {n for first, last in spans for n in range(int(first), int(last or first) + 1)}
-    return sum(minutes(NOTEBOOKS[number]) for number in asked)
+    return round(sum(minutes(NOTEBOOKS[number]) for number in asked) / 60)
 
 
 def in_readme(text):
@@ -57,7 +57,7 @@ def in_readme(text):
     before, after = text.split(HEAD)
     after = re.sub(r"\A(\|.*\n)*", lambda _: "".join(map(row, NOTEBOOKS)), after)
     text = before + HEAD + after
-    return re.sub(PATH, lambda found: f"{found.group(1)}{together(found.group(2))} |", text)
+    return re.sub(PATH, lambda found: f"{found.group(1)}{together(found.group(2))} h |", text)
 
 
 def main():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from series import ROOT
+from series import ROOT, cells
 
 from nanogpt.__main__ import COMMANDS, HELP, main
 from nanogpt.commands import size
@@ -150,3 +150,32 @@ def test_every_command_that_a_page_names_is_there(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     named = re.findall(r"(?m)(?:`|^)nanogpt (\w+)", text)
     assert set(named) <= set(COMMANDS) and not re.search(r"python -m nanogpt[. ]\w", text)
+
+
+def shown(name):
+    """[(word, its --options)] of the command lines on a page or in a chapter's text."""
+    path = ROOT / name
+    if path.suffix == ".ipynb":
+        text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    else:
+        text = path.read_text(encoding="utf-8")
+    lines = re.findall(r"(?m)(?:`|^)nanogpt (\w+)([^`#\n]*)", text.replace("\\\n", " "))
+    return [(word, re.findall(r"--[\w-]+", rest)) for word, rest in lines]
+
+
+@pytest.mark.parametrize(
+    "name", [*PAGES, "data/audits.md", "notebooks/28_sizing.ipynb", "notebooks/29_production.ipynb"]
+)
+def test_every_option_that_a_page_names_is_the_commands_own(name, capsys):
+    for word, options in shown(name):
+        if options:
+            with pytest.raises(SystemExit):
+                main([word, "--help"])
+            known = re.findall(r"--[\w-]+", capsys.readouterr().out)
+            assert set(options) <= set(known), f"{name}: nanogpt {word} {options}"
+
+
+def test_options_are_found_where_pages_show_them():
+    assert ("export", ["--out", "--draft"]) in shown("README.md")
+    [size] = [options for word, options in shown("notebooks/28_sizing.ipynb") if word == "size"]
+    assert {"--target", "--draft", "--gpu"} <= set(size)

@@ -263,12 +263,12 @@ def test_every_check_is_tried_on_two_right_and_two_wrong_answers(path):
 
 
 @every_notebook
-def test_links_between_chapters_lead_somewhere(path):
+def test_links_lead_somewhere_from_where_the_chapter_lies(path):
+    """Relative ones: JupyterLab, an editor and a code host all follow them, and no other kind."""
     for cell in cells(path, "markdown"):
         for link in re.findall(r"\]\((?!https?:|#)([^)]+)\)", cell.source):
-            served = link.removeprefix("/files/")  # by JupyterLab, from the project's folder
-            place = path.parent / link if served == link else ROOT / served
-            assert place.exists(), f"{path.name} links to {link}"
+            assert not link.startswith("/"), f"{path.name} links to {link}: make it relative"
+            assert (path.parent / link).exists(), f"{path.name} links to {link}"
 
 
 def test_the_map_and_the_readme_list_every_chapter():
@@ -276,6 +276,38 @@ def test_the_map_and_the_readme_list_every_chapter():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in NAMES[1:]:
         assert f"({name}.ipynb)" in start and f"(notebooks/{name}.ipynb)" in readme
+
+
+def shorter_ways():
+    """{name: (what to read, what to take on trust)} of the README's ways through the series."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    trust = dict(re.findall(r"(?m)^- \*(.+?)\*: (.+)$", readme))
+    rows = re.findall(r"(?m)^\| (an? .+?) \| (.*\b\d\d\b.*) \| \d+ h \|$", readme)
+    rows = [(name[0].upper() + name[1:], what) for name, what in rows]
+    return {name: (what, trust.get(name, "")) for name, what in rows}
+
+
+def test_the_map_and_the_readme_offer_the_same_ways_and_ask_the_same_trust():
+    start = "\n".join(c.source for c in cells(GLOSSARY, "markdown"))
+    offered = dict(re.findall(r"(?m)^- \*([^*.]+)\*: (.+)$", start))
+    said = {name: f"{what}. *On trust:* {why}" for name, (what, why) in shorter_ways().items()}
+    assert len(said) == 4 and offered == said
+
+
+def numbers(text):
+    """The chapters in "chapters 00, 03 to 07" or in "[04 · Verification](…), [05 · …](…)"."""
+    spans = re.findall(r"\b(\d\d)\b(?:\S* to \[?(\d\d)\b)?", re.sub(r"\(\S+?\)", "", text))
+    return {n for first, last in spans for n in range(int(first), int(last or first) + 1)}
+
+
+@pytest.mark.parametrize("name", shorter_ways())
+def test_a_shorter_way_says_what_its_chapters_need_of_those_that_it_skips(name):
+    read, trust = shorter_ways()[name]
+    for number in numbers(read):
+        needs = re.search(r"\*\*Needs\*\* (.*)", cells(NOTEBOOKS[number], "markdown")[0].source)
+        links = "".join(re.findall(r"\[\d\d[^\]]*\]\(\S+\)(?: to (?=\[))?", needs.group(1)))
+        told = set(map(int, re.findall(r"\b\d\d\b", trust)))
+        assert numbers(links) <= numbers(read) | told, f"{name}: chapter {number} needs {links}"
 
 
 def test_the_readmes_picture_is_the_one_that_chapter_00_shows():

@@ -18,6 +18,7 @@ CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, 
     ((4, 80e9, 0.9, [(140e9, 327680), (16e9, 131072)], 2000), 143),
     ((4, 80e9, 0.9, [(140e9, 327680)], 2000), 225),
     ((2, 80e9, 0.9, [(140e9, 327680), (16e9, 131072)], 2000), 0),  # the weights do not fit
+    ((2, 100, 0.9, [(50, 2), (30, 1), (8, 2)], 2), 9),  # two drafts: 92 bytes of room, 10 a text
 )
 
 
@@ -25,7 +26,8 @@ def judge(mine: Callable) -> None:
     """*Your turn* of 28: how many texts fit into the memory of some GPUs, beside the weights.
 
     mine(gpus, memory, utilisation, models, context) gets models as [(bytes of weights, bytes of
-    cache a token), …], the target first, and returns a whole number (a float that is one will do).
+    cache a token), …], the target and then its drafts, none, one or more, and returns a whole
+    number (a float that is one will do).
     Raises AssertionError for another number, with the slip that makes it, and for a changed list.
     """
     for (*given, models, context), right in CASES:
@@ -56,7 +58,10 @@ def slip(
         return ": a text fits whole or not at all, so round down"
     if number < 0:
         return ": where the weights do not fit, no text does"
+    first_two = [sum(sizes) for sizes in zip(*models[:2], strict=True)]
     slips = (  # bytes of room, bytes a token, why not
+        (whole * part - first_two[0], first_two[1], "every model in the list takes room, a second "
+         "draft as well as the first"),
         (whole * part - weights, models[0][1], "the draft keeps a cache of every text, too"),
         (whole * part - models[0][0], kappa, "the draft's weights lie in the same memory"),
         (whole * part - models[0][0], models[0][1], "the draft has weights, and a cache, too"),

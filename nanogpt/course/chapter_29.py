@@ -34,7 +34,8 @@ def judge(mine: Callable) -> None:
 
     mine(samples, exact) returns True (trust it) or False. Raises AssertionError if it refuses
     right engines more often than it may, or trusts one whose first token, second token, pairs or
-    support is wrong, or that only looks right where the likeliest outcome is concerned.
+    support is wrong, that only looks right where the likeliest outcome is concerned, or that shows
+    how wrong it is in few samples.
     """
     generator = torch.Generator().manual_seed(29)
     first = np.array([0.4, 0.3, 0.2, 0.1])
@@ -49,27 +50,34 @@ def judge(mine: Callable) -> None:
         f"samples): refuse only what luck does less than once in {1 / LEVEL:.0f}, and the fewer "
         "the samples, the further luck goes"
     )
-    p = right[4]
-    best = np.zeros_like(p)
-    best[0, 0] = 1.0
-    late = np.array([0.1, 0.2, 0.3, 0.4])
-    wrong = {
-        "always the likeliest pair, as a greedy engine does": best,
-        "a wrong first token": chain(0.8 * first + 0.2 * late, second),
-        "a right first token and a wrong second one (look further than token 1)": chain(
-            first, 0.6 * second + 0.4 * second[:, ::-1]
-        ),
-        "each token right on its own, and the second one drawn as if the first had not been "
-        "(look at the pairs, not at each place alone)": np.outer(p.sum(1), p.sum(0)),
-    }
-    for what, q in wrong.items():
-        assert not asked(mine, pairs(q, 2000, generator), p), f"you trusted an engine with {what}"
+    for what, q in wrong_engines(first, second).items():
+        trusted = asked(mine, pairs(q, 2000, generator), right[4])
+        assert not trusted, f"you trusted an engine with {what}"
+    assert not asked(mine, [(0, 0)] * 150, right[4]), (
+        "you trusted an engine that drew the pair (0, 0) 150 times in a row: few samples are no "
+        "reason to trust, they only leave luck more room"
+    )
     p = chain(first, np.array([[6, 3, 1, 0], [1, 7, 2, 0], [1, 2, 7, 0], [3, 4, 3, 0]]) / 10)
     strange = pairs(p, 1960, generator) + [(0, 3)] * 40
     assert not asked(mine, strange, p), (
         "you trusted an engine that drew the pair (0, 3) 40 times, whose probability is 0: go over "
         "what came, not only over what was expected"
     )
+
+
+def wrong_engines(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
+    """{what is wrong: the joint distribution (V, V)} of engines that nobody should trust."""
+    p, best = chain(first, second), np.zeros_like(second)
+    best[0, 0] = 1.0
+    return {
+        "always the likeliest pair, as a greedy engine does": best,
+        "a wrong first token": chain(0.8 * first + 0.2 * first[::-1], second),
+        "a right first token and a wrong second one (look further than token 1)": chain(
+            first, 0.6 * second + 0.4 * second[:, ::-1]
+        ),
+        "each token right on its own, and the second one drawn as if the first had not been "
+        "(look at the pairs, not at each place alone)": np.outer(p.sum(1), p.sum(0)),
+    }
 
 
 def asked(mine: Callable, samples: list[tuple[int, int]], p: np.ndarray) -> bool:

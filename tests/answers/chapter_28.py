@@ -18,10 +18,10 @@ RIGHT = {
     0: [
         """
 def my_texts(gpus, memory, utilisation, models, context):
-    shapes = [Shape(1, 1, 1, weight_bytes=w, value_bytes=k) for w, k in models]
-    target, draft = (shapes + [None])[:2]
-    gpu = Gpu(memory, 1, 1)
-    return Plan(target, gpu, gpus, draft, 0.8, context, utilisation).texts()
+    w, kappa = (sum(sizes) for sizes in zip(*models))
+    every = Shape(1, 1, 1, weight_bytes=w, value_bytes=kappa)
+    plan = Plan(every, Gpu(memory, 1, 1), gpus, context=context, utilisation=utilisation)
+    return plan.texts()
 """,
         TEMPLATE,
         """
@@ -105,6 +105,11 @@ WRONG = {
         (slip("max(0, int(room // per_text))", "int(room // per_text)"), "no text does"),
         (slip(" - sum(w for w, _ in models)", ""), "the weights take room"),
         (slip("return max", "max"), "nothing came"),
+        (TEMPLATE.replace("in models", "in models[:2]"), "a second draft as well as the first"),
+        (
+            TEMPLATE.replace("in models", "in (models[0], models[-1])"),
+            "divide the rest by what a text keeps",
+        ),
     ],
     1: [
         (  # rounds to the nearest
@@ -113,7 +118,7 @@ def my_gpus(memory, utilisation, models, context, texts):
     kept = sum(w + texts * context * kappa for w, kappa in models)
     return max(1, round(kept / (memory * utilisation)))
 """,
-            "too few",
+            "too few: 105 bytes have to lie somewhere",
         ),
         (  # only whole servers: 1, 2, 4, 8, …
             """
@@ -124,7 +129,7 @@ def my_gpus(memory, utilisation, models, context, texts):
         n *= 2
     return n
 """,
-            "more than it takes",
+            "more than it takes: 3 would do",
         ),
         (  # the weights fit, and nothing else
             """
@@ -140,7 +145,7 @@ def my_gpus(memory, utilisation, models, context, texts):
 def my_most_readers(rate, promise, most):
     return max([B for B in range(1, most + 1) if rate(B) >= promise], default=0)
 """,
-            "everybody's together",
+            "is everybody's together",
         ),
         (  # stops at the first batch that breaks the promise
             """
@@ -150,7 +155,29 @@ def my_most_readers(rate, promise, most):
         B += 1
     return B
 """,
-            "experts",
+            "look at every batch up to `most`",
+        ),
+        (  # a binary search
+            """
+def my_most_readers(rate, promise, most):
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if rate(middle) >= middle * promise:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+""",
+            "look at every batch up to `most`",
+        ),
+        (  # the powers of two only
+            """
+def my_most_readers(rate, promise, most):
+    tried = [B for B in (2**i for i in range(20)) if B <= most]
+    return max([B for B in tried if rate(B) >= B * promise], default=0)
+""",
+            "the promise is kept up to `most`",
         ),
         (  # more than the promise
             """
@@ -158,7 +185,7 @@ def my_most_readers(rate, promise, most):
     kept = [B for B in range(1, most + 1) if rate(B) / B > promise]
     return max(kept, default=0)
 """,
-            "everybody's together",
+            "exactly the promise keeps it",
         ),
     ],
 }

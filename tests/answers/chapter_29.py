@@ -54,6 +54,24 @@ def my_verdict(samples, exact):
     return off < LIMIT
 """
 
+NEEDED = """
+def my_samples_needed(exact, other, level=1e-6):
+    n = 100
+    while True:
+        shift, freedom = chi_squared({x: n * p for x, p in other.items()}, exact, n)
+        if power(freedom, shift, level) >= 0.99:
+            return n
+        n *= 2
+"""
+
+
+def needed(old, new):
+    """The right answer to exercise 1 with another level or power in its test."""
+    head, test = NEEDED.split("if power(")
+    assert test.count(old) == 1
+    return head + "if power(" + test.replace(old, new)
+
+
 RIGHT = {
     0: [
         TEMPLATE,
@@ -77,15 +95,7 @@ def my_verdict(samples, exact):
 """,
     ],
     1: [
-        """
-def my_samples_needed(exact, other, level=1e-6):
-    n = 100
-    while True:
-        shift, freedom = chi_squared({x: n * p for x, p in other.items()}, exact, n)
-        if power(freedom, shift, level) >= 0.99:
-            return n
-        n *= 2
-""",
+        NEEDED,
         """
 def my_samples_needed(exact, other, level=1e-6):
     def seen(n):
@@ -141,9 +151,13 @@ def my_verdict(samples, exact):
             "return True to trust",
         ),
         (POOLED.replace("        return False\n", "        pass\n"), "probability is 0"),
+        (
+            slip("return p_value", "return n < 1000 or p_value"),  # too few to say anything
+            "few samples are no reason to trust",
+        ),
     ],
     1: [
-        (
+        (  # where χ² reaches the limit on average
             """
 def my_samples_needed(exact, other, level=1e-6):
     n = 100
@@ -153,7 +167,7 @@ def my_samples_needed(exact, other, level=1e-6):
             return n
         n *= 2
 """,
-            "half",
+            "which is not .99",
         ),
         (
             """
@@ -165,9 +179,16 @@ def my_samples_needed(exact, other, level=1e-6):
             return n
         n *= 2
 """,
-            "not",
+            "not ",
         ),
-        ("def my_samples_needed(exact, other, level=1e-6):\n    return 1000", "not"),
+        ("def my_samples_needed(exact, other, level=1e-6):\n    return 1000", "return one of 100"),
+        ("def my_samples_needed(exact, other, level=1e-6):\n    pass", "return one of 100"),
+        (needed("level", "1e-6"), "and so many are enough"),  # ignores its argument
+        (needed("level", "1e-5"), "which is not .99"),
+        (needed("level", "0.05"), "which is not .99"),
+        (needed("0.99", "0.9"), "which is not .99"),
+        (needed("0.99", "0.95"), "which is not .99"),
+        (needed("0.99", "0.999"), "and so many are enough"),
     ],
     2: [
         (
