@@ -6,6 +6,7 @@ What goes around as a number is computed again: reproduced, or corrected.
 import itertools
 import json
 import math
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_the_cache_of_a_token():
     every_head = Shape(70e9, 80, 2 * 64 * 128)
     assert [m.per_token / 2**10 for m in (BIG, every_head, SMALL)] == [320, 2560, 128]
     assert round(SPARSE.per_token / 2**10, 1) == 68.6
-    assert Shape(671e9, 61, 2 * 128 * 128, 1).per_token / 2**10 == 3904
+    assert Shape(671e9, 61, 128 * (192 + 128), 1).per_token / 2**10 == 4880
     assert BIG.per_token == kv_cache_bytes(80, 8 * 128, tokens=1, value_bytes=2)
 
 
@@ -162,10 +163,83 @@ def test_a_sparse_model_reads_what_its_tokens_pick():
     assert SPARSE.moved(100_000) == pytest.approx(SPARSE.weights)
     reads = [SPARSE.moved(T) for T in range(1, 200)]
     assert reads == sorted(reads)
-    plan = Plan(SPARSE, GPUS["H200"], 8)
+    without = replace(SPARSE, attention=0, cached_heads=0)
+    plan = Plan(without, Gpu(141e9, 4.8e12, 989e12), 8)
     gains = {B: plan.speed_up(B, 3) for B in (1, 4, 256, 2048)}
     assert gains[1] < 1.2 and gains[4] < gains[1] and gains[2048] < 1
     assert gains[256] > 0.99 * expected_tokens(0.8, 3), "all experts are awake anyway"
+
+
+def test_attention_reads_a_cache_once_and_computes_for_every_token():
+    """10 operations a token, 2 bytes a cached one: computing is slower from 5 tokens on."""
+    shape, machine = Shape(20, 2, 1, value_bytes=2, attention=10), Machine(flops=100, bandwidth=4)
+    seconds = [shape.attention_seconds(machine, 3, n, 7) for n in (1, 5, 10)]
+    assert seconds == pytest.approx([3 * 7 * 4 / 4, 3 * 7 * 5 * 20 / 100, 3 * 7 * 10 * 20 / 100])
+    assert shape.attention_seconds(machine, 3, 1, 7, copies=2) == pytest.approx(2 * seconds[0])
+
+
+def test_attention_of_named_models_by_hand():
+    """Score and value: 2 operations each a head and number; a latent's value is its first 512."""
+    assert BIG.attention == 64 * (2 * 128 + 2 * 128) and BIG.cached_heads == 8
+    assert SPARSE.attention == 128 * (2 * 576 + 2 * 512) and SPARSE.cached_heads == 1
+    per_byte = [model.attention / (model.entry * model.value_bytes) for model in (BIG, SPARSE)]
+    assert per_byte == pytest.approx([8, 241.8], abs=0.05)
+    assert per_byte[0] < per_byte[1], "a latent's arithmetic is above an H200's ridge of 206"
+    assert int(Plan(SPARSE, GPUS["H200"]).machine.ridge) == 206
+
+
+def test_latent_attention_takes_the_gain_from_long_texts():
+    """Every text on one GPU, 16-bit rates only; without its arithmetic 256 texts gain 2.95."""
+    gpu = Gpu(141e9, 4.8e12, 989e12)
+    plan = Plan(SPARSE, gpu, 8, dp_attention=True)
+    longer = replace(plan, context=8000)
+    assert [round(x.speed_up(256, 3), 2) for x in (plan, longer)] == [2.51, 1.84]
+    free = replace(plan, target=replace(SPARSE, attention=0))
+    assert round(free.speed_up(256, 3), 2) == 2.95
+
+
+def test_heads_that_run_out_lie_on_every_gpu():
+    """A latent has one head, Llama-3-70B eight: room is what each GPU has left, by hand."""
+    plan = Plan(SPARSE, GPUS["H200"], 8)
+    assert plan.copies(SPARSE) == 8 and plan.texts() == 306
+    assert plan.capacity() == int((141e9 * 0.9 - 671e9 / 8) / (61 * 576 * 2))
+    assert replace(plan, dp_attention=True).texts() == 2449
+    copies = [replace(PAIR, gpus=n).copies(BIG) for n in (1, 4, 8, 16)]
+    assert copies == [1, 1, 1, 2]
+    assert Plan(Shape(70e9, 80, 2048), GPUS["H100"], 16).copies(Shape(70e9, 80, 2048)) == 1
+
+
+def test_copies_of_a_cache_are_read_by_every_gpu():
+    """8 numbers of a byte; 4 GPUs of 1 byte a second: 2 seconds if shared, 8 with one head."""
+    shared = Shape(4, 1, 8, 1, 1, attention=0)
+    alone = replace(shared, cached_heads=1)
+    for model, seconds in ((shared, 2), (alone, 8)):
+        plan = Plan(model, Gpu(100, 1, 1e9), 4, context=1)
+        assert plan.attention_seconds(model, 1, 1) == pytest.approx(seconds)
+
+
+def test_with_dp_attention_the_fullest_gpu_is_waited_for():
+    model = Shape(4, 1, 8, 1, 1, cached_heads=1)
+    plan = Plan(model, Gpu(100, 1, 1e9), 4, context=1, dp_attention=True)
+    seconds = [plan.attention_seconds(model, B, 1) for B in (1, 4, 5, 8, 9)]
+    assert seconds == pytest.approx([8, 8, 16, 16, 24])
+
+
+def test_weights_are_multiplied_at_the_rate_of_their_precision():
+    gpu = Gpu(80e9, 1e12, 1e14, 2e14, 4e14)
+    assert [gpu.rate(b) for b in (2, 1, 0.5, 17 / 32)] == [1e14, 2e14, 4e14, 4e14]
+    old = Gpu(80e9, 1e12, 1e14)
+    assert [old.rate(b) for b in (2, 1, 0.5)] == [1e14] * 3, "unpacked to 16 bits"
+    two, one = (Plan(Shape(8e9, 32, 2048, b), gpu, context=1) for b in (2, 1))
+    many = 1000
+    assert two.pass_seconds(two.target, many, 1) == pytest.approx(2 * 8e9 * many / 1e14, rel=0.01)
+    assert one.pass_seconds(one.target, many, 1) == pytest.approx(2 * 8e9 * many / 2e14, rel=0.01)
+
+
+def test_attention_computes_with_16_bits_whatever_the_weights_have():
+    gpu = Gpu(80e9, 1e12, 1e14, 2e14)
+    model = Shape(8e9, 1, 1, 1, attention=1e6)
+    assert Plan(model, gpu).attention_seconds(model, 1, 1) == pytest.approx(2000 * 1e6 / 1e14)
 
 
 def test_a_shape_takes_the_time_of_chapter_09():
@@ -320,8 +394,11 @@ def test_the_command_prints_a_table_and_draws_it(tmp_path, capsys):
     assert f"\n    1   {one.rate(1, 0):15,.0f} " in capsys.readouterr().out, "milliseconds"
     main(["--target", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--batch", "100"])
     shown = capsys.readouterr().out
-    assert "K=5: slower with 2 to 5 texts" in shown and "K=3: pays up to 100 texts" in shown
+    assert "K=5: slower with 2 to 4 texts" in shown and "K=3: pays up to 100 texts" in shown
     assert "without" not in shown, "there is no draft"
+    assert "612,263 tokens" in shown, "the latent lies on every GPU"
+    main(["--target", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--dp-attention"])
+    assert "4,898,110 tokens" in capsys.readouterr().out
     main(["--target", "1B,16,64", "--gpu", "H200", "--gpus", "8", "--context", "1"])
     assert "4,096 texts" in capsys.readouterr().out, "and not one batch after another for ever"
 

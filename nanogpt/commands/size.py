@@ -192,6 +192,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--alpha", type=float, default=0.8, help="acceptance of a guess")
     parser.add_argument("--K", type=int, nargs="+", default=[1, 3, 5, 8], help="guesses a round")
     parser.add_argument("--overhead", type=float, default=0.0, help="milliseconds, every pass")
+    parser.add_argument(
+        "--dp-attention", action="store_true", help="each text's attention on one GPU"
+    )
     parser.add_argument("--picture", type=Path, help="draw the gains into this PNG")
     return parser.parse_args(arguments)
 
@@ -212,6 +215,7 @@ def main(arguments: list[str] | None = None) -> None:
         given.context,
         given.utilisation,
         given.overhead / 1000,
+        given.dp_attention,
     )
     print(*sized(plan, given.K, given.batch), sep="\n")
     if given.picture:

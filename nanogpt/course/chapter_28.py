@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import matplotlib as mpl
 
 from nanogpt.show.diagrams import box, sheet, words
-from nanogpt.show.figures import STYLE, Picture
+from nanogpt.show.figures import SERIES, STYLE, Picture, picture
 
 CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, context; right
     ((2, 100, 0.9, [(50, 2), (30, 1)], 2), 16),  # 180 - 80 bytes of room, 6 a text
@@ -95,4 +95,22 @@ def memory_shares(rows: Mapping[str, Sequence[tuple[str, float, str]]], title: s
                 words(axes, x + wide / 2, y + 7, said, fontsize=9)
             x += wide
     words(axes, 88, 11.5 * len(rows) + 1.2, "sizes in GB", ha="right", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def gain_curves(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str) -> Picture:
+    """{name: (batches, times as fast as plain)}, each ending at a bar, where memory is full."""
+    axes = picture(title, "texts at once", "times as fast as plain", 8, 3.6)
+    for (name, (batches, gains)), (colour, dash, marker, _) in zip(
+        curves.items(), SERIES, strict=False
+    ):
+        look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4}
+        axes.plot(batches, gains, label=name, **look)
+        axes.plot(batches[-1], gains[-1], color=colour, marker="|", markersize=22, mew=3, ls="")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 1.05 * max(max(gains) for _, gains in curves.values()))
+    axes.plot([], [], color="black", marker="|", markersize=14, mew=3, ls="", label="memory full")
+    axes.legend()
     return axes.figure

@@ -112,6 +112,9 @@ class Shape:
     have their own · head size; with multi-head latent attention, the latent's and the rotary
     part's sizes, once (DeepSeek-V3: 512 + 64). active: in a mixture of experts, the parameters that
     one token uses, `chosen` of each layer's `experts` among them; 0 means all of them.
+    cached_heads: into how many heads an entry can be dealt out (a latent: 1); 0 means as many as
+    there are GPUs. attention: operations of a query token with one cached token, in a layer, over
+    all heads; 0 leaves them out.
     Raises ValueError for sizes that no model has.
     """
 
@@ -123,16 +126,20 @@ class Shape:
     active: float = 0
     experts: int = 0
     chosen: int = 0
+    cached_heads: int = 0
+    attention: float = 0
 
     def __post_init__(self):
         check_numbers(1, parameters=self.parameters, n_layer=self.n_layer, entry=self.entry)
         check_numbers(0.01, weight_bytes=self.weight_bytes, value_bytes=self.value_bytes)
+        check_numbers(0, cached_heads=self.cached_heads, attention=self.attention)
         if self.active and not (
             0 < self.active <= self.parameters and 0 < self.chosen < self.experts
         ):
             raise ValueError(
-                f"active {self.active:g} of {self.parameters:g} parameters, {self.chosen} of "
-                f"{self.experts} experts: a token uses a part of both; give all three, or none"
+                f"active {self.active:g} of {self.parameters:g} parameters, "
+                f"{self.chosen} of {self.experts} experts: a token uses a part of "
+                "both; give all three, or none"
             )
 
     @property
@@ -149,52 +156,115 @@ class Shape:
         """Bytes of weights that a pass over T tokens reads: of the experts, those that it needs."""
         if not self.active:
             return self.weights
-        one = (self.parameters - self.active) / (self.experts - self.chosen)  # of each layer
+        one = (self.parameters - self.active) / (self.experts - self.chosen)
         more = experts_touched(T, self.experts, self.chosen) - self.chosen
         return pass_bytes(self.active + one * more, self.weight_bytes)
 
+    def product_seconds(self, machine: Machine, T: int) -> float:
+        """Roofline of the matrix products of a pass over T tokens."""
+        return machine.seconds(pass_flops(self.active or self.parameters, T), self.moved(T))
+
+    def attention_seconds(
+        self, machine: Machine, B: int, n: int, context: float, copies: float = 1
+    ) -> float:
+        """Roofline of attention: n tokens of each of B texts meet the cache.
+
+        A cache of `context` tokens is read once for all n, `copies` of it on as many GPUs; each of
+        the n computes with all of it.
+        """
+        flops = B * n * context * self.n_layer * self.attention
+        return machine.seconds(flops, copies * B * context * self.per_token)
+
     def seconds(self, machine: Machine, B: int, n: int, context: float) -> float:
         """Roofline of a pass over n tokens of each of B texts that have `context` tokens cached."""
-        flops = pass_flops(self.active or self.parameters, B * n)
-        products = machine.seconds(flops, self.moved(B * n))
-        return products + machine.seconds(0, B * context * self.per_token)
+        products = self.product_seconds(machine, B * n)
+        return products + self.attention_seconds(machine, B, n, context)
+
+
+def grouped(
+    parameters: float, n_layer: int, heads: int, cached: int, size: int, **more: float
+) -> Shape:
+    """The Shape of a model with `heads` query heads that share `cached` pairs of key and value.
+
+    A query takes 2 · size operations for a score and as many for its part of the value.
+    """
+    return Shape(
+        parameters,
+        n_layer,
+        2 * cached * size,
+        cached_heads=cached,
+        attention=4 * heads * size,
+        **more,
+    )
+
+
+def latent(
+    parameters: float, n_layer: int, heads: int, rank: int, rotary: int, **more: float
+) -> Shape:
+    """The Shape of a model with multi-head latent attention (DeepSeek-V2, section 2.1).
+
+    Every head's scores use the latent and the rotary part, its value the latent alone: that is
+    how engines run it, with the matrices that would make keys and values taken into the queries
+    (https://github.com/deepseek-ai/FlashMLA, its notes on the kernel of April 2025).
+    """
+    work = 2 * heads * (2 * rank + rotary)
+    return Shape(parameters, n_layer, rank + rotary, cached_heads=1, attention=work, **more)
 
 
 MODELS = {  # from their config.json files and reports; parameters as the reports round them
-    "llama-3-70b": Shape(70e9, 80, 2 * 8 * 128),
-    "llama-3-8b": Shape(8e9, 32, 2 * 8 * 128),
-    "llama-3.2-1b": Shape(1.24e9, 16, 2 * 8 * 64),
-    "mixtral-8x7b": Shape(46.7e9, 32, 2 * 8 * 128, active=12.9e9, experts=8, chosen=2),
-    "deepseek-v3": Shape(671e9, 61, 512 + 64, 1, active=37e9, experts=256, chosen=8),
+    "llama-3-70b": grouped(70e9, 80, 64, 8, 128),
+    "llama-3-8b": grouped(8e9, 32, 32, 8, 128),
+    "llama-3.2-1b": grouped(1.24e9, 16, 32, 8, 64),
+    "mixtral-8x7b": grouped(46.7e9, 32, 32, 8, 128, active=12.9e9, experts=8, chosen=2),
+    "deepseek-v3": latent(
+        671e9, 61, 128, 512, 64, weight_bytes=1, active=37e9, experts=256, chosen=8
+    ),
 }
 
 
 class Gpu(NamedTuple):
-    """Bytes of memory, bytes read from it a second, operations a second (16 bits, dense)."""
+    """Bytes of memory, bytes read from it a second, dense operations a second by their width.
+
+    flops: with 16 bits; flops8 and flops4: with 8 and 4, 0 where it cannot.
+    """
 
     memory: float
     bandwidth: float
     flops: float
+    flops8: float = 0
+    flops4: float = 0
+
+    def rate(self, weight_bytes: float) -> float:
+        """Operations a second with weights of so many bytes.
+
+        Of 16, 8 and 4 bits, those nearest count (scales make 4 bits 4.25 or 4.5). What it cannot
+        multiply as it is, engines unpack to 16 bits.
+        """
+        rates = {2: self.flops, 1: self.flops8, 0.5: self.flops4}
+        nearest = min(rates, key=lambda width: abs(width - weight_bytes))
+        return rates[nearest] or self.flops
 
 
 # The makers' product pages (nvidia.com/en-us/data-center, SXM where there is one; amd.com); what
 # they quote "with sparsity" is halved.
 GPUS = {
     "A100": Gpu(80e9, 2.039e12, 312e12),
-    "H100": Gpu(80e9, 3.35e12, 989e12),
-    "H200": Gpu(141e9, 4.8e12, 989e12),
-    "L4": Gpu(24e9, 0.3e12, 121e12),
-    "L40S": Gpu(48e9, 0.864e12, 362e12),
-    "MI300X": Gpu(192e9, 5.3e12, 1307e12),
+    "H100": Gpu(80e9, 3.35e12, 989e12, 1979e12),
+    "H200": Gpu(141e9, 4.8e12, 989e12, 1979e12),
+    "L4": Gpu(24e9, 0.3e12, 121e12, 242e12),
+    "L40S": Gpu(48e9, 0.864e12, 362e12, 733e12),
+    "MI300X": Gpu(192e9, 5.3e12, 1307e12, 2614e12),
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A target, perhaps a draft, and the GPUs that share all their work evenly.
+    """A target, perhaps a draft, and the GPUs that share their weights evenly.
 
     alpha: the acceptance of a guess. context: tokens in each text's cache. utilisation: the part
     of the memory that weights and caches may take. overhead: seconds that each pass takes besides.
+    dp_attention: each text's attention runs on one GPU; otherwise every text's heads are dealt out
+    to all GPUs, and a head that is the only one lies on each of them (tensor parallelism).
     Without a draft, guesses cost nothing (prompt lookup). Raises ValueError for what cannot be.
     """
 
@@ -206,43 +276,69 @@ class Plan:
     context: int = 2000
     utilisation: float = 0.9
     overhead: float = 0.0
+    dp_attention: bool = False
 
     def __post_init__(self):
-        check_numbers(1, gpus=self.gpus, context=self.context, **self.gpu._asdict())
+        check_numbers(1, gpus=self.gpus, context=self.context)
+        memory, bandwidth, flops, *narrow = self.gpu
+        check_numbers(1, memory=memory, bandwidth=bandwidth, flops=flops)
+        check_numbers(0, narrow=min(narrow))
         check_numbers(0, overhead=self.overhead, alpha=self.alpha, utilisation=self.utilisation)
         if self.alpha > 1 or not 0 < self.utilisation <= 1:
             raise ValueError(
-                f"alpha is {self.alpha} and utilisation {self.utilisation}; both are parts of 1, "
-                "such as 0.8 and 0.9"
+                f"alpha is {self.alpha} and utilisation {self.utilisation}; both "
+                "are parts of 1, such as 0.8 and 0.9"
             )
 
     @property
     def machine(self) -> Machine:
-        """All GPUs as one, nothing lost between them."""
-        return Machine(self.gpus * self.gpu.flops, self.gpus * self.gpu.bandwidth)
+        """All GPUs as one, with 16 bits, nothing lost between them."""
+        return self.machine_for(2)
+
+    def machine_for(self, weight_bytes: float) -> Machine:
+        """All GPUs as one, at the rate that belongs to the weights' precision."""
+        return Machine(self.gpus * self.gpu.rate(weight_bytes), self.gpus * self.gpu.bandwidth)
 
     def models(self, drafted: bool = True) -> list[Shape]:
         """The target and, unless it is left out, the draft."""
         return [self.target] + [self.draft] * (drafted and self.draft is not None)
 
+    def copies(self, model: Shape) -> float:
+        """How often a cache lies in memory: more than once where heads run out."""
+        if self.dp_attention or not model.cached_heads:
+            return 1.0
+        return self.gpus / min(self.gpus, model.cached_heads)
+
     def capacity(self, drafted: bool = True) -> int:
         """Tokens whose caches fit beside the weights; 0 if the weights do not fit."""
+        models = self.models(drafted)
         room = self.gpus * self.gpu.memory * self.utilisation
-        room -= sum(model.weights for model in self.models(drafted))
-        return max(0, int(room / sum(x.per_token for x in self.models(drafted))))
+        room -= sum(model.weights for model in models)
+        return max(0, int(room / sum(self.copies(x) * x.per_token for x in models)))
 
     def texts(self, drafted: bool = True) -> int:
         """Texts that fit at once."""
         return self.capacity(drafted) // self.context
 
+    def attention_seconds(self, model: Shape, B: int, n: int) -> float:
+        """A model's attention in a pass over n tokens of B texts, with 16 bits."""
+        if self.dp_attention:  # the GPU with the most texts is the last
+            one = Machine(self.gpu.flops, self.gpu.bandwidth)
+            return model.attention_seconds(one, math.ceil(B / self.gpus), n, self.context)
+        copies = self.copies(model)
+        return model.attention_seconds(self.machine, B, n, self.context, copies)
+
+    def pass_seconds(self, model: Shape, B: int, n: int) -> float:
+        """A model's pass over n tokens of each of B texts."""
+        products = model.product_seconds(self.machine_for(model.weight_bytes), B * n)
+        return products + self.attention_seconds(model, B, n) + self.overhead
+
     def round_seconds(self, B: int, K: int) -> float:
         """A round of B texts: K passes of the draft, and one of the target over K+1 tokens each."""
-        check = self.target.seconds(self.machine, B, K + 1, self.context)
-        check = check + self.overhead
+        check = self.pass_seconds(self.target, B, K + 1)
         if not self.draft or not K:
             return check
-        guess = self.draft.seconds(self.machine, B, 1, self.context) + self.overhead
-        return K * guess + check
+        return K * self.pass_seconds(self.draft, B, 1) + check
 
     def rate(self, B: int, K: int) -> float:
         """Tokens a second of B texts with K guesses each; K = 0 is plain decoding."""
