@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.commands.size import batches_of, counted, main, model_of, number_of
+from nanogpt.commands.size import batches_of, main, model_of, number_of, written
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.measure import bench
+from nanogpt.measure.configs import MXFP4, counted
 from nanogpt.measure.sizing import (
     GPUS,
     MODELS,
@@ -365,6 +366,137 @@ def test_heads_need_not_share_out_the_width():
     assert every.per_token == 4 * shape.per_token * 2, "without groups, each head has its own"
 
 
+QWEN3 = {  # Qwen3-30B-A3B
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+}
+DEEPSEEK = {  # DeepSeek-V3 and R1
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "first_k_dense_replace": 3,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "vocab_size": 129280,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
+GPT_OSS = {  # gpt-oss-120b
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "vocab_size": 201088,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+
+
+def test_todays_mixtures_are_counted_as_their_makers_count_them():
+    """30.5B and 3.3B; 671B and 37B; 116.8B, in 65 GB (4.25 bits an expert's weight)."""
+    qwen, seek, oss = (counted(x, "it") for x in (QWEN3, DEEPSEEK, GPT_OSS))
+    assert [round(x.parameters / 1e9, 1) for x in (qwen, seek)] == [30.5, 671.0]
+    assert 3.3e9 < qwen.active < 3.4e9 and 37e9 < seek.active < 37.6e9
+    assert (qwen.experts, qwen.chosen, seek.experts, oss.chosen) == (128, 8, 256, 4)
+    assert round(oss.parameters / 1e9, 1) == 116.8 and round(oss.weights / 1e9) == 65
+    assert seek.weights == seek.parameters, "FP8: a byte each"
+    assert seek.one_expert == 58 * 3 * 7168 * 2048, "three layers of 61 have none"
+    named = MODELS["deepseek-v3"]
+    assert (seek.entry, seek.cached_heads, seek.attention) == (576, 1, named.attention)
+
+
+def test_a_latents_attention_is_counted_matrix_by_matrix():
+    """Queries down and up, the latent and the rotary part, both ways up, and out."""
+    seek = counted({**DEEPSEEK, "num_hidden_layers": 3}, "it")
+    matrices = [7168 * 1536, 1536 * 128 * 192, 7168 * 576, 512 * 128 * 256, 128 * 128 * 7168]
+    rest = 3 * (3 * 7168 * 18432 + 2 * 7168) + 2 * 129280 * 7168 + 7168
+    assert seek.parameters == 3 * sum(matrices) + rest
+    lite = counted({**DEEPSEEK, "num_hidden_layers": 3, "q_lora_rank": None}, "it")
+    whole = 7168 * 128 * 192 - 1536 * (7168 + 128 * 192)
+    assert lite.parameters - seek.parameters == 3 * whole
+
+
+def test_a_window_ends_a_cache():
+    """Half of the layers keep 128 tokens: 18 x 1,000 + 18 x 128 of 2 x 8 x 64 numbers."""
+    oss = counted(GPT_OSS, "it")
+    assert oss.cached(1000) == (18 * 1000 + 18 * 128) * 1024 * 2
+    assert oss.cached(100) == 100 * oss.per_token
+    machine = Machine(flops=1, bandwidth=1e30)
+    assert oss.attention_seconds(machine, 1, 1, 1000) == 18 * 1128 * oss.attention
+    plan = Plan(oss, GPUS["H100"], context=1000)
+    assert plan.texts() == int((80e9 * 0.9 - oss.weights) / oss.cached(1000))
+    mistral = counted(LLAMA | {"sliding_window": 4096, "model_type": "mistral"}, "it")
+    assert mistral.cached(8192) == mistral.cached(4096)
+    qwen = counted(LLAMA | {"sliding_window": 4096, "model_type": "qwen2"}, "it")
+    assert (qwen.windowed, qwen.window) == (0, 0), "it does not use it"
+
+
+def test_experts_may_have_bytes_of_their_own():
+    shape = Shape(100, 1, 1, 2, 2, active=30, experts=8, chosen=1, expert_bytes=0.5)
+    assert shape.one_expert == 10 and shape.weights == 20 * 2 + 80 * 0.5
+    assert shape.moved(1) == pytest.approx(20 * 2 + 10 * 0.5)
+    assert replace(shape, expert_bytes=0).moved(1) == pytest.approx(60)
+    plan = Plan(shape, Gpu(1e9, 1e30, 1, 2, 4), context=1)
+    assert plan.pass_seconds(shape, 1, 1) == pytest.approx(2 * 30 / 4), "the experts' rate"
+
+
+def test_stored_bits_are_read_from_a_config():
+    for quantised, stored in (
+        ({"quant_method": "fp8"}, (1, 0)),
+        ({"quant_method": "awq", "bits": 4}, (0.5, 0)),
+        ({"quant_method": "mxfp4"}, (2, MXFP4)),
+    ):
+        shape = counted(LLAMA | {"quantization_config": quantised}, "it")
+        assert (shape.weight_bytes, shape.expert_bytes) == stored
+    strange = LLAMA | {"quantization_config": {"quant_method": "abacus"}}
+    with pytest.raises(ValueError, match="quantised by 'abacus': say how many bytes with --bytes"):
+        counted(strange, "it")
+    assert counted(strange, "it", 0.25).weight_bytes == 0.25
+    assert counted(GPT_OSS, "it", 2).weights == 2 * counted(GPT_OSS, "it").parameters
+    assert counted({"text_config": LLAMA}, "it") == counted(LLAMA, "it")
+
+
+def test_other_layers_cannot_be_counted():
+    with pytest.raises(ValueError, match="layers of linear_attention: they cannot be counted"):
+        counted(LLAMA | {"layer_types": ["linear_attention", "full_attention"]}, "it")
+
+
+def test_experts_are_written_on_the_command_line(capsys):
+    shape = written("30B:3B,48,2x4x128,8/128")
+    assert (shape.parameters, shape.active, shape.n_layer, shape.entry) == (3e10, 3e9, 48, 1024)
+    assert (shape.experts, shape.chosen, shape.cached_heads) == (128, 8, 4)
+    assert written("671B,61,1x576").cached_heads == 1
+    assert written("70B,80,2048").cached_heads == 0
+    for wrong in ("30B,48,1024,8/128", "30B:3B,48,1024", "30B:3B,48,1024,8"):
+        with pytest.raises(ValueError, match="has experts in part; write PARAMETERS:ACTIVE"):
+            written(wrong)
+    main(["--target", "30B:3B,48,2x4x128,8/128"])
+    shown = capsys.readouterr().out
+    assert "30B weights (3B active, 8 of 128 experts), 60.0 GB (2 bytes a weight assumed)" in shown
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [("70e9", 7e10), ("70B", 7e10), (".5t", 5e11), ("80GB", 8e10), ("2x8x128", 2048), ("7", 7)],
@@ -430,7 +562,7 @@ def test_a_plan_that_cannot_be_is_refused_in_one_line(given, said):
 
 @pytest.mark.parametrize(
     "config",
-    ["no json", "[]", "{}", json.dumps(LLAMA | {"kv_lora_rank": 512}), '{"n_embd": 64}'],
+    ["no json", "[]", "{}", json.dumps(LLAMA | {"index_topk": 512}), '{"n_embd": 64}'],
 )
 def test_a_config_that_cannot_be_counted_is_refused(config, tmp_path):
     path = tmp_path / "config.json"

@@ -6,11 +6,12 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from nanogpt.data import check_folders
+from nanogpt.measure.configs import counted
 from nanogpt.measure.sizing import GPUS, MODELS, Gpu, Plan, Shape, check_numbers
 from nanogpt.show import figures
 
@@ -28,40 +29,32 @@ def number_of(text: str) -> float:
     return product
 
 
-def counted(config: Mapping, source: str) -> Shape:
-    """The Shape of a Llama-like model from its config.json, experts as in Mixtral included.
+def written(text: str) -> Shape:
+    """The Shape of PARAMETERS,LAYERS,ENTRY, or of PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS.
 
-    Counts attention, three matrices a feed-forward part, norms and tables; no biases. `source` is
-    for messages. Raises ValueError for another kind of model.
+    An ENTRY of three factors, 2x8x128, has eight heads, and one of two, 1x576, a single one.
     """
-    needed = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    needed += ("vocab_size",)
-    missing = [key for key in needed if not isinstance(config.get(key), int)]
-    odd = [key for key in ("kv_lora_rank", "n_routed_experts", "num_experts") if config.get(key)]
-    if missing or odd:
-        why = f"has no {missing[0]}" if missing else f"has {odd[0]}"
+    size, layers, entry, *experts = text.split(",")
+    total, *active = size.split(":")
+    factors = entry.lower().split("x")
+    cached = int(number_of(factors[-2])) if len(factors) > 1 else 0
+    shape = Shape(
+        number_of(total), int(number_of(layers)), int(number_of(entry)), cached_heads=cached
+    )
+    if not experts and not active:
+        return shape
+    chosen, slash, number = "".join(experts).partition("/")
+    if not slash or not active:
         raise ValueError(
-            f"{source} {why}: only Llama-like models can be counted; give the model as "
-            "PARAMETERS,LAYERS,ENTRY instead, such as 70B,80,2x8x128"
+            f"{text!r} has experts in part; write PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS, "
+            "such as 30B:3B,48,2x4x128,8/128"
         )
-    width, inner, layers, heads, words = (config[key] for key in needed)
-    kv = config.get("num_key_value_heads") or heads
-    size = config.get("head_dim") or width // heads
-    experts = config.get("num_local_experts") or 0
-    chosen = config.get("num_experts_per_tok") or 0
-    attention = 2 * width * size * (heads + kv) + 2 * width  # and two norms
-    expert = 3 * width * inner
-    tables = words * width * (1 if config.get("tie_word_embeddings") else 2) + width
-
-    def total(used: int) -> int:
-        return layers * (attention + used * expert + experts * width) + tables
-
-    mixed = (total(chosen), experts, chosen) if experts else ()
-    return Shape(total(experts or 1), layers, 2 * kv * size, 2, 2, *mixed)
+    counts = {"experts": int(number_of(number)), "chosen": int(number_of(chosen))}
+    return replace(shape, active=number_of(active[0]), **counts)
 
 
 def model_of(text: str, weight_bytes: float | None = None) -> Shape:
-    """A Shape from a name in MODELS, a path to a config.json or its folder, or three numbers.
+    """A Shape from a name in MODELS, a path to a config.json or its folder, or its numbers.
 
     weight_bytes replaces the model's own. Raises ValueError for what is none of these.
     """
@@ -74,16 +67,17 @@ def model_of(text: str, weight_bytes: float | None = None) -> Shape:
             config = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read as JSON ({error})") from None
-        shape = counted(config if isinstance(config, dict) else {}, str(path))
-    elif text.count(",") == 2:
-        size, layers, entry = map(number_of, text.split(","))
-        shape = Shape(size, int(layers), int(entry))
+        shape = counted(config if isinstance(config, dict) else {}, str(path), weight_bytes)
+    elif text.count(",") in (2, 3):
+        shape = written(text)
     else:
         raise ValueError(
             f"{text!r} is no model; name one of {', '.join(MODELS)}, give the path of a "
             "config.json, or PARAMETERS,LAYERS,ENTRY such as 70B,80,2x8x128"
         )
-    return shape if weight_bytes is None else replace(shape, weight_bytes=weight_bytes)
+    if weight_bytes is None:
+        return shape
+    return replace(shape, weight_bytes=weight_bytes, expert_bytes=0)
 
 
 def gpu_of(text: str) -> Gpu:
@@ -116,12 +110,24 @@ def batches_of(plan: Plan, most: int | None = None) -> list[int]:
     return [*(2**i for i in range(last.bit_length()) if 2**i < last), last]
 
 
+def described(model: Shape, context: int) -> str:
+    """A model in a line: its weights, the bytes assumed for each, its experts and its cache."""
+    width = f"{model.weight_bytes:g} bytes a weight assumed"
+    if model.expert_bytes:
+        width += f", {model.expert_bytes:.3g} of the experts'"
+    experts = ""
+    if model.active:
+        experts = f" ({model.active / 1e9:.4g}B active, {model.chosen} of {model.experts} experts)"
+    kappa = model.cached(context) / context / 2**10
+    size = f"{model.parameters / 1e9:.4g}B weights{experts}, {model.weights / 1e9:.1f} GB"
+    return f"{size} ({width}); a token's cache {kappa:.1f} KiB"
+
+
 def sized(plan: Plan, Ks: Sequence[int], most: int | None = None) -> list[str]:
     """The lines that say what fits, what is gained with each K and batch, and where it ends."""
     lines = []
     for name, model in zip(("target", "draft"), plan.models(), strict=False):
-        size = f"{model.parameters / 1e9:.4g}B weights, {model.weights / 1e9:.1f} GB"
-        lines.append(f"{name:7} {size}; a token's cache {model.per_token / 2**10:.1f} KiB")
+        lines.append(f"{name:7} {described(model, plan.context)}")
     gpu, room = plan.gpu, plan.gpus * plan.gpu.memory * plan.utilisation / 1e9
     lines += [
         f"GPUs    {plan.gpus} x {gpu.memory / 1e9:g} GB, {gpu.bandwidth / 1e12:g} TB/s, "

@@ -7,7 +7,8 @@ and a fit to a machine's own times. `nanogpt size` sizes a plan of yours:
 
 A model is one of the named ones, the `config.json` of a Hugging Face folder, or three numbers:
 parameters, layers, and the numbers that a token leaves in a layer's cache, which for keys and
-values is 2 x heads x head size: 70e9,80,2x8x128 or 70B,80,2048.
+values is 2 x heads x head size: 70e9,80,2x8x128 or 70B,80,2048. A mixture of experts takes the
+parameters that are active and the experts as well: 30B:3B,48,2x4x128,8/128.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ class Shape:
     one token uses, `chosen` of each layer's `experts` among them; 0 means all of them.
     cached_heads: into how many heads an entry can be dealt out (a latent: 1); 0 means as many as
     there are GPUs. attention: operations of a query token with one cached token, in a layer, over
-    all heads; 0 leaves them out.
+    all heads; 0 leaves them out. expert_bytes: bytes a weight of the experts, where theirs are
+    others (gpt-oss); 0 means the same. windowed: how many layers see, and keep, only the last
+    `window` tokens.
     Raises ValueError for sizes that no model has.
     """
 
@@ -128,11 +131,15 @@ class Shape:
     chosen: int = 0
     cached_heads: int = 0
     attention: float = 0
+    expert_bytes: float = 0
+    windowed: int = 0
+    window: int = 0
 
     def __post_init__(self):
         check_numbers(1, parameters=self.parameters, n_layer=self.n_layer, entry=self.entry)
         check_numbers(0.01, weight_bytes=self.weight_bytes, value_bytes=self.value_bytes)
         check_numbers(0, cached_heads=self.cached_heads, attention=self.attention)
+        check_numbers(0, expert_bytes=self.expert_bytes, window=self.window)
         if self.active and not (
             0 < self.active <= self.parameters and 0 < self.chosen < self.experts
         ):
@@ -143,22 +150,43 @@ class Shape:
             )
 
     @property
+    def one_expert(self) -> float:
+        """Parameters of one expert, in all layers; 0 if there are none."""
+        if not self.active:
+            return 0.0
+        return (self.parameters - self.active) / (self.experts - self.chosen)
+
+    def stored(self, touched: float) -> float:
+        """Bytes of all weights but experts, and of `touched` experts a layer."""
+        shared = self.parameters - self.experts * self.one_expert
+        every = pass_bytes(shared, self.weight_bytes)
+        width = self.expert_bytes or self.weight_bytes
+        return every + pass_bytes(touched * self.one_expert, width)
+
+    @property
     def weights(self) -> float:
         """Bytes of the weights."""
-        return pass_bytes(self.parameters, self.weight_bytes)
+        return self.stored(self.experts)
 
     @property
     def per_token(self) -> float:
-        """Bytes of cache that each token of a text takes, κ."""
+        """Bytes of cache that each token of a text takes, κ, where no window ends."""
         return self.n_layer * self.entry * self.value_bytes
+
+    def seen(self, context: float) -> float:
+        """Cached tokens that a token meets, summed over the layers."""
+        whole = (self.n_layer - self.windowed) * context
+        return whole + self.windowed * min(context, self.window)
+
+    def cached(self, context: float) -> float:
+        """Bytes of the cache of a text of so many tokens."""
+        return self.seen(context) * self.entry * self.value_bytes
 
     def moved(self, T: int) -> float:
         """Bytes of weights that a pass over T tokens reads: of the experts, those that it needs."""
         if not self.active:
             return self.weights
-        one = (self.parameters - self.active) / (self.experts - self.chosen)
-        more = experts_touched(T, self.experts, self.chosen) - self.chosen
-        return pass_bytes(self.active + one * more, self.weight_bytes)
+        return self.stored(experts_touched(T, self.experts, self.chosen))
 
     def product_seconds(self, machine: Machine, T: int) -> float:
         """Roofline of the matrix products of a pass over T tokens."""
@@ -172,8 +200,8 @@ class Shape:
         A cache of `context` tokens is read once for all n, `copies` of it on as many GPUs; each of
         the n computes with all of it.
         """
-        flops = B * n * context * self.n_layer * self.attention
-        return machine.seconds(flops, copies * B * context * self.per_token)
+        flops = B * n * self.seen(context) * self.attention
+        return machine.seconds(flops, copies * B * self.cached(context))
 
     def seconds(self, machine: Machine, B: int, n: int, context: float) -> float:
         """Roofline of a pass over n tokens of each of B texts that have `context` tokens cached."""
@@ -314,7 +342,8 @@ class Plan:
         models = self.models(drafted)
         room = self.gpus * self.gpu.memory * self.utilisation
         room -= sum(model.weights for model in models)
-        return max(0, int(room / sum(self.copies(x) * x.per_token for x in models)))
+        texts = sum(self.copies(x) * x.cached(self.context) for x in models)
+        return max(0, int(room / (texts / self.context)))
 
     def texts(self, drafted: bool = True) -> int:
         """Texts that fit at once."""
@@ -330,7 +359,8 @@ class Plan:
 
     def pass_seconds(self, model: Shape, B: int, n: int) -> float:
         """A model's pass over n tokens of each of B texts."""
-        products = model.product_seconds(self.machine_for(model.weight_bytes), B * n)
+        machine = self.machine_for(model.expert_bytes or model.weight_bytes)
+        products = model.product_seconds(machine, B * n)
         return products + self.attention_seconds(model, B, n) + self.overhead
 
     def round_seconds(self, B: int, K: int) -> float:
