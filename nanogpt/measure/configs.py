@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nanogpt.measure.sizing import Shape, grouped, latent
+from nanogpt.measure.sizing import MXFP4, Shape, grouped, latent
 
 NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 NEEDED += ("vocab_size",)
 UNKNOWN = ("index_topk", "linear_num_key_heads", "interleave_moe_layer_step", "kv_channels")
-MXFP4 = 17 / 32  # 32 weights of 4 bits and a scale of 8 (OCP Microscaling Formats 1.0, section 5)
 
 
 class Experts(NamedTuple):
@@ -135,7 +134,8 @@ def counted(config: Mapping, source: str, weight_bytes: float | None = None) -> 
     total, active = parameters_of(config, experts)
     if config.get("kv_lora_rank"):
         ranks = config["kv_lora_rank"], config["qk_rope_head_dim"]
-        shape = latent(total, layers, heads, *ranks)
+        heads_own = config["qk_nope_head_dim"], config["v_head_dim"]
+        shape = latent(total, layers, heads, *ranks, *heads_own)
     else:
         cached = config.get("num_key_value_heads") or heads
         shape = grouped(total, layers, heads, cached, head_size(config))

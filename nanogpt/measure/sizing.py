@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -117,7 +118,8 @@ class Shape:
     there are GPUs. attention: operations of a query token with one cached token, in a layer, over
     all heads; 0 leaves them out. expert_bytes: bytes a weight of the experts, where theirs are
     others (gpt-oss); 0 means the same. windowed: how many layers see, and keep, only the last
-    `window` tokens.
+    `window` tokens. prompt_attention: as `attention`, where a prompt's tokens meet (a latent is
+    made into keys and values for them); 0 means the same.
     Raises ValueError for sizes that no model has.
     """
 
@@ -134,6 +136,7 @@ class Shape:
     expert_bytes: float = 0
     windowed: int = 0
     window: int = 0
+    prompt_attention: float = 0
 
     def __post_init__(self):
         check_numbers(1, parameters=self.parameters, n_layer=self.n_layer, entry=self.entry)
@@ -203,6 +206,13 @@ class Shape:
         flops = B * n * self.seen(context) * self.attention
         return machine.seconds(flops, copies * B * self.cached(context))
 
+    def prompt_flops(self, tokens: int) -> float:
+        """Operations of attention over a prompt: each token meets those before it."""
+        w = min(tokens, self.window)
+        met = (self.n_layer - self.windowed) * tokens**2 / 2
+        met += self.windowed * (w * tokens - w**2 / 2)
+        return met * (self.prompt_attention or self.attention)
+
     def seconds(self, machine: Machine, B: int, n: int, context: float) -> float:
         """Roofline of a pass over n tokens of each of B texts that have `context` tokens cached."""
         products = self.product_seconds(machine, B * n)
@@ -227,26 +237,61 @@ def grouped(
 
 
 def latent(
-    parameters: float, n_layer: int, heads: int, rank: int, rotary: int, **more: float
+    parameters: float,
+    n_layer: int,
+    heads: int,
+    rank: int,
+    rotary: int,
+    plain: int,
+    value: int,
+    **more: float,
 ) -> Shape:
     """The Shape of a model with multi-head latent attention (DeepSeek-V2, section 2.1).
 
     Every head's scores use the latent and the rotary part, its value the latent alone: that is
     how engines run it, with the matrices that would make keys and values taken into the queries
-    (https://github.com/deepseek-ai/FlashMLA, its notes on the kernel of April 2025).
+    (https://github.com/deepseek-ai/FlashMLA, its notes on the kernel of April 2025). Over a prompt
+    they make keys of plain + rotary numbers and values of `value`, which is less work.
     """
-    work = 2 * heads * (2 * rank + rotary)
-    return Shape(parameters, n_layer, rank + rotary, cached_heads=1, attention=work, **more)
+    return Shape(
+        parameters,
+        n_layer,
+        rank + rotary,
+        cached_heads=1,
+        attention=2 * heads * (2 * rank + rotary),
+        prompt_attention=2 * heads * (plain + rotary + value),
+        **more,
+    )
 
 
+MIXED = {"experts": 128, "chosen": 8}  # Qwen3's
+MXFP4 = 17 / 32  # 32 weights of 4 bits and a scale of 8 (OCP Microscaling Formats 1.0, section 5)
+OSS = {"cached": 8, "size": 64, "chosen": 4, "expert_bytes": MXFP4, "window": 128}  # gpt-oss
+DEEPSEEK = latent(
+    671e9, 61, 128, 512, 64, 128, 128, weight_bytes=1, active=37e9, experts=256, chosen=8
+)
 MODELS = {  # from their config.json files and reports; parameters as the reports round them
-    "llama-3-70b": grouped(70e9, 80, 64, 8, 128),
+    "llama-2-7b": grouped(6.74e9, 32, 32, 32, 128),
     "llama-3-8b": grouped(8e9, 32, 32, 8, 128),
+    "llama-3-70b": grouped(70e9, 80, 64, 8, 128),
+    "llama-3.1-8b": grouped(8.03e9, 32, 32, 8, 128),
+    "llama-3.1-70b": grouped(70.6e9, 80, 64, 8, 128),
+    "llama-3.1-405b": grouped(405.9e9, 126, 128, 8, 128),
     "llama-3.2-1b": grouped(1.24e9, 16, 32, 8, 64),
+    "llama-3.3-70b": grouped(70.6e9, 80, 64, 8, 128),
+    "qwen2.5-1.5b": grouped(1.54e9, 28, 12, 2, 128),
+    "qwen2.5-7b": grouped(7.62e9, 28, 28, 4, 128),
+    "qwen2.5-72b": grouped(72.7e9, 80, 64, 8, 128),
+    "qwen3-0.6b": grouped(0.6e9, 28, 16, 8, 128),
+    "qwen3-8b": grouped(8.19e9, 36, 32, 8, 128),
+    "qwen3-32b": grouped(32.8e9, 64, 64, 8, 128),
+    "qwen3-30b-a3b": grouped(30.5e9, 48, 32, 4, 128, active=3.3e9, **MIXED),
+    "qwen3-235b-a22b": grouped(235e9, 94, 64, 4, 128, active=22e9, **MIXED),
+    "gpt-oss-20b": grouped(20.9e9, 24, 64, active=3.6e9, experts=32, windowed=12, **OSS),
+    "gpt-oss-120b": grouped(116.8e9, 36, 64, active=5.1e9, experts=128, windowed=18, **OSS),
     "mixtral-8x7b": grouped(46.7e9, 32, 32, 8, 128, active=12.9e9, experts=8, chosen=2),
-    "deepseek-v3": latent(
-        671e9, 61, 128, 512, 64, weight_bytes=1, active=37e9, experts=256, chosen=8
-    ),
+    "deepseek-v3": DEEPSEEK,
+    "deepseek-r1": DEEPSEEK,
 }
 
 
@@ -273,15 +318,22 @@ class Gpu(NamedTuple):
         return rates[nearest] or self.flops
 
 
-# The makers' product pages (nvidia.com/en-us/data-center, SXM where there is one; amd.com); what
-# they quote "with sparsity" is halved.
+# The makers' product pages and data sheets (nvidia.com/en-us/data-center, SXM where there is one;
+# the Blackwell data sheet for B200 in an HGX board and one GPU of a GB200 NVL72; the Ada GPU
+# architecture paper for the 4090, sums of 32 bits; amd.com/en/products/accelerators/instinct);
+# what they quote "with sparsity" is halved.
 GPUS = {
     "A100": Gpu(80e9, 2.039e12, 312e12),
+    "H20": Gpu(96e9, 4.0e12, 148e12, 296e12),
     "H100": Gpu(80e9, 3.35e12, 989e12, 1979e12),
     "H200": Gpu(141e9, 4.8e12, 989e12, 1979e12),
+    "B200": Gpu(180e9, 7.7e12, 2250e12, 4500e12, 9000e12),
+    "GB200": Gpu(186e9, 8.0e12, 2500e12, 5000e12, 10000e12),
     "L4": Gpu(24e9, 0.3e12, 121e12, 242e12),
     "L40S": Gpu(48e9, 0.864e12, 362e12, 733e12),
+    "RTX4090": Gpu(24e9, 1.008e12, 165.2e12, 330.3e12),
     "MI300X": Gpu(192e9, 5.3e12, 1307e12, 2614e12),
+    "MI355X": Gpu(288e9, 8.0e12, 2500e12, 5000e12, 10000e12),
 }
 
 
@@ -290,7 +342,8 @@ class Plan:
     """A target, perhaps a draft, and the GPUs that share their weights evenly.
 
     alpha: the acceptance of a guess. context: tokens in each text's cache. utilisation: the part
-    of the memory that weights and caches may take. overhead: seconds that each pass takes besides.
+    of the memory that weights and caches may take. overhead: seconds that each layer of a pass
+    takes besides (`layer_overhead`). parallel: the draft guesses all K in one pass.
     dp_attention: each text's attention runs on one GPU; otherwise every text's heads are dealt out
     to all GPUs, and a head that is the only one lies on each of them (tensor parallelism).
     Without a draft, guesses cost nothing (prompt lookup). Raises ValueError for what cannot be.
@@ -305,6 +358,7 @@ class Plan:
     utilisation: float = 0.9
     overhead: float = 0.0
     dp_attention: bool = False
+    parallel: bool = False
 
     def __post_init__(self):
         check_numbers(1, gpus=self.gpus, context=self.context)
@@ -312,11 +366,10 @@ class Plan:
         check_numbers(1, memory=memory, bandwidth=bandwidth, flops=flops)
         check_numbers(0, narrow=min(narrow))
         check_numbers(0, overhead=self.overhead, alpha=self.alpha, utilisation=self.utilisation)
-        if self.alpha > 1 or not 0 < self.utilisation <= 1:
-            raise ValueError(
-                f"alpha is {self.alpha} and utilisation {self.utilisation}; both "
-                "are parts of 1, such as 0.8 and 0.9"
-            )
+        if self.alpha > 1:
+            raise ValueError(f"alpha is {self.alpha}; it is a part of 1, such as 0.8")
+        if not 0 < self.utilisation <= 1:
+            raise ValueError(f"utilisation is {self.utilisation}; it is a part of 1, such as 0.9")
 
     @property
     def machine(self) -> Machine:
@@ -361,14 +414,36 @@ class Plan:
         """A model's pass over n tokens of each of B texts."""
         machine = self.machine_for(model.expert_bytes or model.weight_bytes)
         products = model.product_seconds(machine, B * n)
-        return products + self.attention_seconds(model, B, n) + self.overhead
+        starts = model.n_layer * self.overhead
+        return products + self.attention_seconds(model, B, n) + starts
 
     def round_seconds(self, B: int, K: int) -> float:
         """A round of B texts: K passes of the draft, and one of the target over K+1 tokens each."""
         check = self.pass_seconds(self.target, B, K + 1)
         if not self.draft or not K:
             return check
+        if self.parallel:
+            return self.pass_seconds(self.draft, B, K) + check
         return K * self.pass_seconds(self.draft, B, 1) + check
+
+    def prompt_seconds(self, drafted: bool = True) -> float:
+        """Until a text's first token (TTFT), if it is alone: its prompt through each model."""
+        total = 0.0
+        for model in self.models(drafted):
+            machine = self.machine_for(model.expert_bytes or model.weight_bytes)
+            total += model.product_seconds(machine, self.context)
+            total += self.machine.seconds(model.prompt_flops(self.context), 0)
+            total += model.n_layer * self.overhead
+        return total
+
+    def token_seconds(self, B: int, K: int) -> float:
+        """A text's mean seconds from one token to the next (TPOT), with B texts at once."""
+        return B / self.rate(B, K)
+
+    def full_gain(self, most: int = 16) -> float:
+        """Tokens a second of a full memory, best K, against a full one without a draft."""
+        with_it, without = self.texts(), self.texts(drafted=False)
+        return self.rate(with_it, self.best_K(with_it, most)) / self.rate(without, 0)
 
     def rate(self, B: int, K: int) -> float:
         """Tokens a second of B texts with K guesses each; K = 0 is plain decoding."""
@@ -386,6 +461,71 @@ class Plan:
         """The smallest batch at which K guesses are slower than none; None up to `most` texts."""
         found = (B for B in range(1, most + 1) if self.speed_up(B, K) < 1)
         return next(found, None)
+
+
+def alpha_of(tokens: float, K: int) -> float:
+    """The alpha at which rounds of K guesses bring so many tokens: `expected_tokens` backwards.
+
+    tokens: what engines report as mean accepted length, the target's own token included.
+    Raises ValueError unless it is from 1 to K + 1.
+    """
+    check_numbers(1, K=K)
+    if not 1 <= tokens <= K + 1:
+        raise ValueError(
+            f"{tokens} tokens a round: with K={K} guesses it is 1 to {K + 1}, the target's own "
+            "token included"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(60):  # halvings: to the last bit
+        middle = (low + high) / 2
+        fewer = expected_tokens(middle, K) < tokens
+        low, high = (middle, high) if fewer else (low, middle)
+    return high
+
+
+class Published(NamedTuple):
+    """A published rate of plain decoding, tokens a second of one text; `context` tokens on average.
+
+    model and gpu are names in MODELS and GPUS.
+    """
+
+    engine: str
+    model: str
+    gpu: str
+    gpus: int
+    weight_bytes: float
+    context: int
+    rate: float
+    source: str
+
+    def plan(self, overhead: float = 0.0) -> Plan:
+        """The plan that it measures."""
+        target = replace(MODELS[self.model], weight_bytes=self.weight_bytes)
+        return Plan(target, GPUS[self.gpu], self.gpus, context=self.context, overhead=overhead)
+
+
+# An engine and a model each; contexts are the middle of what the sources generate.
+CALIBRATION = (
+    Published(
+        "SGLang", "llama-3.1-8b", "H100", 1, 2, 500, 158.34,
+        "https://docs.sglang.io/advanced_features/speculative_decoding.html",
+    ),
+    Published(
+        "gpt-fast", "llama-2-7b", "A100", 1, 2, 100, 104.9,
+        "https://github.com/meta-pytorch/gpt-fast",
+    ),
+    Published(
+        "vLLM 0.6.3", "qwen2.5-1.5b", "A100", 1, 2, 1000, 183.33,
+        "https://github.com/QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst",
+    ),
+)  # fmt: skip
+
+
+def layer_overhead(rates: Sequence[Published] = CALIBRATION) -> float:
+    """Seconds that a layer takes besides its roofline: the median of what published rates leave."""
+    left = [1 / row.rate - 1 / row.plan().rate(1, 0) for row in rates]
+    layers = [MODELS[row.model].n_layer for row in rates]
+    return median(seconds / n for seconds, n in zip(left, layers, strict=True))
 
 
 class PassTime(NamedTuple):
