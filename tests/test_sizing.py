@@ -29,7 +29,7 @@ from nanogpt.measure.sizing import (
     PassTime,
     Plan,
     Shape,
-    alpha_of,
+    alpha_from_tokens,
     arithmetic_intensity,
     experts_touched,
     fit,
@@ -259,6 +259,14 @@ def test_weights_are_multiplied_at_the_rate_of_their_precision():
     assert one.pass_seconds(one.target, many, 1) == pytest.approx(2 * 8e9 * many / 2e14, rel=0.01)
 
 
+def test_gpus_multiply_half_the_bits_twice_as_fast_or_not_at_all():
+    for name, gpu in GPUS.items():
+        for wide, narrow in ((gpu.flops, gpu.flops8), (gpu.flops8, gpu.flops4)):
+            assert narrow == 0 or narrow / wide == pytest.approx(2, rel=0.02), name
+        assert 100 < gpu.flops / gpu.bandwidth < 420 or name == "H20", name
+    assert {"B200", "GB200", "MI355X", "RTX4090"} <= set(GPUS)
+
+
 def test_attention_computes_with_16_bits_whatever_the_weights_have():
     gpu = Gpu(80e9, 1e12, 1e14, 2e14)
     model = Shape(8e9, 1, 1, 1, attention=1e6)
@@ -298,7 +306,7 @@ def test_every_layer_starts_anew():
 def test_alpha_is_found_from_an_accepted_length():
     for alpha in (0.0, 0.3, 0.8, 1.0):
         for K in (1, 5):
-            assert alpha_of(expected_tokens(alpha, K), K) == pytest.approx(alpha, abs=1e-7)
+            assert alpha_from_tokens(expected_tokens(alpha, K), K) == pytest.approx(alpha, abs=1e-7)
 
 
 def test_what_a_layer_takes_besides_is_the_median_of_published_rates():
@@ -634,7 +642,9 @@ def test_the_command_says_what_it_takes_for_granted(capsys):
     main(["--overhead", "0", "--draft", "llama-3.2-1b", "--accepted", "3", "--at-K", "5"])
     shown = capsys.readouterr().out
     assert "the roofline alone: no server is as fast" in shown and "no draft" not in shown
-    assert f"alpha {alpha_of(3, 5):.3g}; times" in shown
+    assert f"alpha {alpha_from_tokens(3, 5):.3g}; times" in shown
+    main(["--gpu", "180G,7.7T,2250T,4500T,9000T", "--bytes", "0.5"])
+    assert "9000 TFLOPS with the target's weights" in capsys.readouterr().out
     main(["--alpha", "1"])
     assert "     32+" in capsys.readouterr().out, "a best K that might be larger is marked"
 

@@ -1,4 +1,10 @@
-"""Will speculative decoding pay? Your model, GPU and load, as a table and a picture."""
+"""Will speculative decoding pay? Your model, GPU and load, as a table, a picture or JSON.
+
+A model is a name, the config.json of a Hugging Face folder, or numbers: PARAMETERS,LAYERS,ENTRY,
+where a token leaves ENTRY numbers in a layer's cache (2 x heads x head size): 70B,80,2x8x128.
+With experts: PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS, such as 30B:3B,48,2x4x128,8/128.
+A GPU is a name, or MEMORY,BANDWIDTH,FLOPS with 16, and perhaps with 8 and 4 bits: 80G,3.35T,989T.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ from nanogpt.measure.sizing import (
     Gpu,
     Plan,
     Shape,
-    alpha_of,
+    alpha_from_tokens,
     check_numbers,
     layer_overhead,
 )
@@ -337,7 +343,7 @@ def alpha_given(given: argparse.Namespace) -> float:
         return 0.8 if given.alpha is None else given.alpha
     if given.alpha is not None:
         raise ValueError("--alpha and --accepted say the same thing: give one of them")
-    return alpha_of(given.accepted, given.at_K)
+    return alpha_from_tokens(given.accepted, given.at_K)
 
 
 def overhead_given(given: argparse.Namespace) -> float:

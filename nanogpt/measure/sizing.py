@@ -345,7 +345,8 @@ class Plan:
     of the memory that weights and caches may take. overhead: seconds that each layer of a pass
     takes besides (`layer_overhead`). parallel: the draft guesses all K in one pass.
     dp_attention: each text's attention runs on one GPU; otherwise every text's heads are dealt out
-    to all GPUs, and a head that is the only one lies on each of them (tensor parallelism).
+    to all GPUs, and a head that is the only one lies on each of them (tensor parallelism). The
+    copies of attention's weights that dp_attention takes are not counted.
     Without a draft, guesses cost nothing (prompt lookup). Raises ValueError for what cannot be.
     """
 
@@ -463,7 +464,7 @@ class Plan:
         return next(found, None)
 
 
-def alpha_of(tokens: float, K: int) -> float:
+def alpha_from_tokens(tokens: float, K: int) -> float:
     """The alpha at which rounds of K guesses bring so many tokens: `expected_tokens` backwards.
 
     tokens: what engines report as mean accepted length, the target's own token included.
