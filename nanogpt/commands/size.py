@@ -1,4 +1,10 @@
-"""Will speculative decoding pay? Your model, GPU and load, as a table and a picture."""
+"""Will speculative decoding pay? Your model, GPU and load, as a table, a picture or JSON.
+
+A model is a name, the config.json of a Hugging Face folder, or numbers: PARAMETERS,LAYERS,ENTRY,
+where a token leaves ENTRY numbers in a layer's cache (2 x heads x head size): 70B,80,2x8x128.
+With experts: PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS, such as 30B:3B,48,2x4x128,8/128.
+A GPU is a name, or MEMORY,BANDWIDTH,FLOPS with 16, and perhaps with 8 and 4 bits: 80G,3.35T,989T.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +12,26 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from nanogpt.data import check_folders
-from nanogpt.measure.sizing import GPUS, MODELS, Gpu, Plan, Shape, check_numbers
+from nanogpt.measure.configs import counted
+from nanogpt.measure.sizing import (
+    GPUS,
+    MODELS,
+    Gpu,
+    Plan,
+    Shape,
+    alpha_from_tokens,
+    check_numbers,
+    layer_overhead,
+)
 from nanogpt.show import figures
 
+MOST = 32  # guesses tried for the best K
+ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
@@ -28,40 +46,32 @@ def number_of(text: str) -> float:
     return product
 
 
-def counted(config: Mapping, source: str) -> Shape:
-    """The Shape of a Llama-like model from its config.json, experts as in Mixtral included.
+def written(text: str) -> Shape:
+    """The Shape of PARAMETERS,LAYERS,ENTRY, or of PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS.
 
-    Counts attention, three matrices a feed-forward part, norms and tables; no biases. `source` is
-    for messages. Raises ValueError for another kind of model.
+    An ENTRY of three factors, 2x8x128, has eight heads, and one of two, 1x576, a single one.
     """
-    needed = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    needed += ("vocab_size",)
-    missing = [key for key in needed if not isinstance(config.get(key), int)]
-    odd = [key for key in ("kv_lora_rank", "n_routed_experts", "num_experts") if config.get(key)]
-    if missing or odd:
-        why = f"has no {missing[0]}" if missing else f"has {odd[0]}"
+    size, layers, entry, *experts = text.split(",")
+    total, *active = size.split(":")
+    factors = entry.lower().split("x")
+    cached = int(number_of(factors[-2])) if len(factors) > 1 else 0
+    shape = Shape(
+        number_of(total), int(number_of(layers)), int(number_of(entry)), cached_heads=cached
+    )
+    if not experts and not active:
+        return shape
+    chosen, slash, number = "".join(experts).partition("/")
+    if not slash or not active:
         raise ValueError(
-            f"{source} {why}: only Llama-like models can be counted; give the model as "
-            "PARAMETERS,LAYERS,ENTRY instead, such as 70B,80,2x8x128"
+            f"{text!r} has experts in part; write PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS, "
+            "such as 30B:3B,48,2x4x128,8/128"
         )
-    width, inner, layers, heads, words = (config[key] for key in needed)
-    kv = config.get("num_key_value_heads") or heads
-    size = config.get("head_dim") or width // heads
-    experts = config.get("num_local_experts") or 0
-    chosen = config.get("num_experts_per_tok") or 0
-    attention = 2 * width * size * (heads + kv) + 2 * width  # and two norms
-    expert = 3 * width * inner
-    tables = words * width * (1 if config.get("tie_word_embeddings") else 2) + width
-
-    def total(used: int) -> int:
-        return layers * (attention + used * expert + experts * width) + tables
-
-    mixed = (total(chosen), experts, chosen) if experts else ()
-    return Shape(total(experts or 1), layers, 2 * kv * size, 2, 2, *mixed)
+    counts = {"experts": int(number_of(number)), "chosen": int(number_of(chosen))}
+    return replace(shape, active=number_of(active[0]), **counts)
 
 
 def model_of(text: str, weight_bytes: float | None = None) -> Shape:
-    """A Shape from a name in MODELS, a path to a config.json or its folder, or three numbers.
+    """A Shape from a name in MODELS, a path to a config.json or its folder, or its numbers.
 
     weight_bytes replaces the model's own. Raises ValueError for what is none of these.
     """
@@ -74,28 +84,38 @@ def model_of(text: str, weight_bytes: float | None = None) -> Shape:
             config = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read as JSON ({error})") from None
-        shape = counted(config if isinstance(config, dict) else {}, str(path))
-    elif text.count(",") == 2:
-        size, layers, entry = map(number_of, text.split(","))
-        shape = Shape(size, int(layers), int(entry))
+        shape = counted(config if isinstance(config, dict) else {}, str(path), weight_bytes)
+    elif text.count(",") in (2, 3):
+        shape = written(text)
     else:
         raise ValueError(
             f"{text!r} is no model; name one of {', '.join(MODELS)}, give the path of a "
             "config.json, or PARAMETERS,LAYERS,ENTRY such as 70B,80,2x8x128"
         )
-    return shape if weight_bytes is None else replace(shape, weight_bytes=weight_bytes)
+    if weight_bytes is None:
+        return shape
+    return replace(shape, weight_bytes=weight_bytes, expert_bytes=0)
 
 
 def gpu_of(text: str) -> Gpu:
-    """A Gpu from a name in GPUS, or MEMORY,BANDWIDTH,FLOPS. Raises ValueError for neither."""
+    """A Gpu from a name in GPUS, or MEMORY,BANDWIDTH,FLOPS and, if it has them, FLOPS8, FLOPS4.
+
+    Raises ValueError for neither, and for numbers without units.
+    """
     if text.upper() in GPUS:
         return GPUS[text.upper()]
-    if text.count(",") != 2:
+    if text.count(",") not in (2, 3, 4):
         raise ValueError(
             f"{text!r} is no GPU; name one of {', '.join(GPUS)}, or give "
             "MEMORY,BANDWIDTH,FLOPS such as 80G,3.35T,989T"
         )
-    return Gpu(*map(number_of, text.split(",")))
+    gpu = Gpu(*map(number_of, text.split(",")))
+    if min(gpu[:3]) < 1e6:
+        raise ValueError(
+            f"{text!r} means {gpu.memory:g} bytes, {gpu.bandwidth:g} bytes a second and "
+            f"{gpu.flops:g} operations a second; give the units, such as 80G,3.35T,989T"
+        )
+    return gpu
 
 
 def batches_of(plan: Plan, most: int | None = None) -> list[int]:
@@ -106,67 +126,163 @@ def batches_of(plan: Plan, most: int | None = None) -> list[int]:
     fit_at_once = plan.texts()
     if not fit_at_once:
         one = plan.gpu.memory * plan.utilisation
-        needed = sum(m.weights + plan.context * m.per_token for m in plan.models())
+        needed = sum(m.weights + plan.copies(m) * m.cached(plan.context) for m in plan.models())
+        enough = (n for n in range(1, 10_000) if replace(plan, gpus=n).texts())
+        take = next((f"take {n} GPUs, " for n in enough), "take larger GPUs, ")
         raise ValueError(
             f"weights and one text of {plan.context:,} tokens take {needed / 1e9:.1f} GB, and "
-            f"{plan.gpus} x {one / 1e9:.1f} GB may be used: take {math.ceil(needed / one)} GPUs, "
+            f"{plan.gpus} x {one / 1e9:.1f} GB may be used: {take}"
             "fewer bytes a weight, or a shorter context"
         )
     last = min(fit_at_once, most or fit_at_once)
     return [*(2**i for i in range(last.bit_length()) if 2**i < last), last]
 
 
-def sized(plan: Plan, Ks: Sequence[int], most: int | None = None) -> list[str]:
-    """The lines that say what fits, what is gained with each K and batch, and where it ends."""
-    lines = []
-    for name, model in zip(("target", "draft"), plan.models(), strict=False):
-        size = f"{model.parameters / 1e9:.4g}B weights, {model.weights / 1e9:.1f} GB"
-        lines.append(f"{name:7} {size}; a token's cache {model.per_token / 2**10:.1f} KiB")
-    gpu, room = plan.gpu, plan.gpus * plan.gpu.memory * plan.utilisation / 1e9
-    lines += [
-        f"GPUs    {plan.gpus} x {gpu.memory / 1e9:g} GB, {gpu.bandwidth / 1e12:g} TB/s, "
-        f"{gpu.flops / 1e12:g} TFLOPS; {room:.1f} GB may be used",
-        f"room    for {plan.capacity():,} tokens, {plan.texts():,} texts of {plan.context:,}"
-        + f" (without the draft {plan.capacity(False):,}, {plan.texts(False):,})"
-        * (plan.draft is not None),
-        f"alpha {plan.alpha:g}; times as fast as plain decoding of as many texts:",
-        "texts   plain, tokens/s " + "".join(f"{f'K={K}':>7}" for K in Ks) + "   best K",
+def described(model: Shape, context: int) -> str:
+    """A model in a line: its weights, the bytes assumed for each, its experts and its cache."""
+    width = f"{model.weight_bytes:g} bytes a weight assumed"
+    if model.expert_bytes:
+        width += f", {model.expert_bytes:.3g} of the experts'"
+    experts = ""
+    if model.active:
+        experts = f" ({model.active / 1e9:.4g}B active, {model.chosen} of {model.experts} experts)"
+    kappa = model.cached(context) / context / 2**10
+    size = f"{model.parameters / 1e9:.4g}B weights{experts}, {model.weights / 1e9:.1f} GB"
+    return f"{size} ({width}); a token's cache {kappa:.1f} KiB"
+
+
+def assumed(plan: Plan) -> list[str]:
+    """The lines that say what the numbers leave out, or take for granted."""
+    micro = 1e6 * plan.overhead
+    lines = [
+        f"time    the roofline plus {micro:.0f} us a layer of each pass; not in it: what GPUs tell "
+        "each other, and sampling"
+        if micro
+        else "time    the roofline alone: no server is as fast (leave out --overhead 0)"
     ]
-    for B in batches_of(plan, most):
-        gains = "".join(f"{plan.speed_up(B, K):7.2f}" for K in Ks)
-        lines.append(f"{B:5}   {plan.rate(B, 0):15,.0f} {gains} {plan.best_K(B):8}")
-    last = min(batches_of(plan, most)[-1], 4096)
-    for K in Ks:
-        losing = {B for B in range(1, last + 1) if plan.speed_up(B, K) < 1}
-        starts, ends = ([B for B in sorted(losing) if B + by not in losing] for by in (-1, 1))
-        said = ", ".join(f"{a:,} to {b:,}" for a, b in zip(starts, ends, strict=True))
+    if not plan.draft:
         lines.append(
-            f"K={K}: slower with {said} texts" if said else f"K={K}: pays up to {last:,} texts"
-        )
-    if plan.draft:
-        B, without = plan.texts(), plan.texts(False)
-        K = plan.best_K(B)
-        ratio = plan.rate(B, K) / plan.rate(without, 0)
-        lines.append(
-            f"memory full: {B:,} texts with K={K} against {without:,} without a draft: "
-            f"{ratio:.2f} times the tokens a second"
+            f"no draft: guesses cost nothing, as with lookup, and alpha {plan.alpha:g} is high for "
+            "that, unless texts repeat themselves; name a --draft to count one"
         )
     return lines
 
 
+def fitting(plan: Plan) -> list[str]:
+    """The lines that say which models and GPUs these are, and what fits."""
+    lines = [
+        f"{name:7} {described(model, plan.context)}"
+        for name, model in zip(("target", "draft"), plan.models(), strict=False)
+    ]
+    gpu, room = plan.gpu, plan.gpus * plan.gpu.memory * plan.utilisation / 1e9
+    rate = gpu.rate(plan.target.expert_bytes or plan.target.weight_bytes)
+    without = f" (without the draft {plan.capacity(False):,}, {plan.texts(False):,})"
+    return [
+        *lines,
+        f"GPUs    {plan.gpus} x {gpu.memory / 1e9:g} GB, {gpu.bandwidth / 1e12:g} TB/s, "
+        f"{rate / 1e12:g} TFLOPS with the target's weights; {room:.1f} GB may be used",
+        f"room    for {plan.capacity():,} tokens, {plan.texts():,} texts (requests) of "
+        f"{plan.context:,}" + without * (plan.draft is not None),
+    ]
+
+
+def best(plan: Plan, B: int) -> str:
+    """The best K for B texts; with a + where a larger one might be better still."""
+    K = plan.best_K(B, MOST)
+    return f"{K}+" if K == MOST else str(K)
+
+
+def ends(plan: Plan, K: int, last: int) -> str:
+    """Where K guesses are slower than none, among 1 to `last` texts."""
+    losing = {B for B in range(1, last + 1) if plan.speed_up(B, K) < 1}
+    starts, stops = ([B for B in sorted(losing) if B + by not in losing] for by in (-1, 1))
+    said = ", ".join(f"{a:,} to {b:,}" for a, b in zip(starts, stops, strict=True))
+    full = "all that fit" if last == plan.texts() else "no more were tried"
+    return f"K={K}: slower with {said} texts" if said else f"K={K}: pays up to {last:,} ({full})"
+
+
+def waits(plan: Plan) -> list[str]:
+    """The lines that say how long a text waits for its first token, and from one to the next."""
+    B, K = plan.texts(), plan.best_K(plan.texts(), MOST)
+    plain = plan.texts(False)
+    first = f"TTFT    {1e3 * plan.prompt_seconds(False):.0f} ms for {plan.context:,} tokens alone"
+    drafted = f", {1e3 * plan.prompt_seconds():.0f} with the draft's" * (plan.draft is not None)
+    return [
+        first + drafted,
+        f"TPOT    {1e3 * plan.token_seconds(1, 0):.1f} ms a token for one plain text, "
+        f"{1e3 * plan.token_seconds(1, plan.best_K(1, MOST)):.1f} with the best K; memory full: "
+        f"{1e3 * plan.token_seconds(plain, 0):.1f} and {1e3 * plan.token_seconds(B, K):.1f}",
+    ]
+
+
+def filled(plan: Plan) -> list[str]:
+    """The lines that compare a full memory with a full one without a draft, for several alphas."""
+    B, without = plan.texts(), plan.texts(False)
+    found = (replace(plan, alpha=alpha).full_gain(MOST) for alpha in ALPHAS)
+    gains = ", ".join(f"{a:g}: {gain:.2f}" for a, gain in zip(ALPHAS, found, strict=True))
+    return [
+        f"memory full: {B:,} texts with K={best(plan, B)} against {without:,} without a draft: "
+        f"{plan.full_gain(MOST):.2f} times the tokens a second",
+        f"the same for alpha {gains}",
+    ]
+
+
+def sized(plan: Plan, Ks: Sequence[int], most: int | None = None) -> list[str]:
+    """The lines that say what fits, what is gained with each K and batch, and where it ends."""
+    batches = batches_of(plan, most)
+    lines = [
+        *fitting(plan),
+        *assumed(plan),
+        f"alpha {plan.alpha:.3g}; times as fast as plain decoding of as many texts:",
+        "texts   plain, tokens/s " + "".join(f"{f'K={K}':>7}" for K in Ks) + "   best K",
+    ]
+    for B in batches:
+        gains = "".join(f"{plan.speed_up(B, K):7.2f}" for K in Ks)
+        lines.append(f"{B:5}   {plan.rate(B, 0):15,.0f} {gains} {best(plan, B):>8}")
+    lines += [ends(plan, K, min(batches[-1], 4096)) for K in Ks]
+    return [*lines, *filled(plan), *waits(plan)]
+
+
+def as_json(plan: Plan, Ks: Sequence[int], most: int | None = None) -> dict:
+    """The same numbers for a program: sizes in bytes, times in seconds."""
+    rows = [
+        {
+            "texts": B,
+            "plain_tokens_per_second": plan.rate(B, 0),
+            "speed_up": {str(K): plan.speed_up(B, K) for K in Ks},
+            "best_K": plan.best_K(B, MOST),
+        }
+        for B in batches_of(plan, most)
+    ]
+    return {
+        "plan": asdict(plan),
+        "tokens_that_fit": plan.capacity(),
+        "texts_that_fit": plan.texts(),
+        "texts_that_fit_without_draft": plan.texts(False),
+        "batches": rows,
+        "full_gain_by_alpha": {f"{a:g}": replace(plan, alpha=a).full_gain(MOST) for a in ALPHAS},
+        "ttft": plan.prompt_seconds(),
+        "tpot_plain": plan.token_seconds(1, 0),
+    }
+
+
 def curves(plan: Plan, Ks: Sequence[int], most: int | None = None) -> figures.Picture:
-    """The speed-up against the batch, a line for each K."""
+    """The speed-up against the batch, a line for each K; memory's end, if it is in the picture."""
     batches = batches_of(plan, most)
     found = {f"K = {K}": [plan.speed_up(B, K) for B in batches] for K in Ks}
     chart = figures.lines(
         batches,
         found,
-        "What speculation gains, by the roofline",
+        "What speculation gains, by the roofline" + " and starts" * (plan.overhead > 0),
         f"texts at once, of {plan.context:,} tokens each",
         "times as fast as plain",
     )
-    chart.axes[0].set_xscale("log", base=2)
-    chart.axes[0].axhline(1, color="black", linewidth=0.8)
+    axes = chart.axes[0]
+    axes.set_xscale("log", base=2)
+    axes.axhline(1, color="black", linewidth=0.8)
+    if batches[-1] == plan.texts():
+        axes.axvline(batches[-1], color="black", linestyle=":", label="memory full")
+        axes.legend()
     return chart
 
 
@@ -180,39 +296,94 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     names = f"{', '.join(MODELS)}, a path or three numbers"
     parser.add_argument("--target", default="llama-3-8b", help=f"{names}; default: %(default)s")
     parser.add_argument("--draft", help="a model, too; without one, guesses cost nothing")
+    parser.add_argument(
+        "--parallel", action="store_true", help="the draft guesses all K in one pass"
+    )
     parser.add_argument("--bytes", type=float, help="bytes a weight of the target, such as 0.5")
     parser.add_argument("--draft-bytes", type=float, help="bytes a weight of the draft")
     parser.add_argument("--gpu", default="H100", help=f"{', '.join(GPUS)}, or 80G,3.35T,989T")
     parser.add_argument("--gpus", type=int, default=1, help="how many, default: %(default)s")
     parser.add_argument(
-        "--utilisation", type=float, default=0.9, help="the part of the memory in use"
+        "--utilisation",
+        type=float,
+        default=0.9,
+        help="the part of the memory in use, default: %(default)s",
     )
-    parser.add_argument("--context", type=int, default=2000, help="tokens a text")
+    parser.add_argument(
+        "--context", type=int, default=2000, help="tokens a text, default: %(default)s"
+    )
     parser.add_argument("--batch", type=int, help="texts at once, at most")
-    parser.add_argument("--alpha", type=float, default=0.8, help="acceptance of a guess")
-    parser.add_argument("--K", type=int, nargs="+", default=[1, 3, 5, 8], help="guesses a round")
-    parser.add_argument("--overhead", type=float, default=0.0, help="milliseconds, every pass")
+    parser.add_argument("--alpha", type=float, help="acceptance of a guess, default: 0.8")
+    parser.add_argument(
+        "--accepted", type=float, help="instead: tokens a round, as engines report them, …"
+    )
+    parser.add_argument("--at-K", type=int, help="… with so many guesses a round")
+    parser.add_argument(
+        "--K", type=int, nargs="+", default=[1, 3, 5, 8], help="guesses a round, default: 1 3 5 8"
+    )
+    parser.add_argument(
+        "--overhead",
+        type=float,
+        help="microseconds a layer takes besides, in every pass; default: "
+        f"{1e6 * layer_overhead():.0f}, the median of three published rates",
+    )
+    parser.add_argument(
+        "--dp-attention", action="store_true", help="each text's attention on one GPU"
+    )
     parser.add_argument("--picture", type=Path, help="draw the gains into this PNG")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     return parser.parse_args(arguments)
+
+
+def alpha_given(given: argparse.Namespace) -> float:
+    """The alpha of --alpha, or that of --accepted at --at-K. Raises ValueError for half of it."""
+    if (given.accepted is None) != (given.at_K is None):
+        raise ValueError("--accepted and --at-K belong together, such as --accepted 2.8 --at-K 5")
+    if given.accepted is None:
+        return 0.8 if given.alpha is None else given.alpha
+    if given.alpha is not None:
+        raise ValueError("--alpha and --accepted say the same thing: give one of them")
+    return alpha_from_tokens(given.accepted, given.at_K)
+
+
+def overhead_given(given: argparse.Namespace) -> float:
+    """Seconds a layer of --overhead, or the calibrated ones. Raises ValueError below 0."""
+    if given.overhead is None:
+        return layer_overhead()
+    if not 0 <= given.overhead < math.inf:
+        raise ValueError(f"--overhead is {given.overhead:g} microseconds a layer; give 0 or more")
+    return given.overhead / 1e6
+
+
+def plan_of(given: argparse.Namespace) -> Plan:
+    """The plan of the command line. Raises ValueError for one that cannot be."""
+    if given.draft_bytes and not given.draft:
+        raise ValueError("--draft-bytes without a --draft: name the draft, or leave both out")
+    if given.parallel and not given.draft:
+        raise ValueError("--parallel without a --draft: name the draft, or leave both out")
+    return Plan(
+        model_of(given.target, given.bytes),
+        gpu_of(given.gpu),
+        given.gpus,
+        model_of(given.draft, given.draft_bytes) if given.draft else None,
+        alpha_given(given),
+        given.context,
+        given.utilisation,
+        overhead_given(given),
+        given.dp_attention,
+        given.parallel,
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table. Raises ValueError for a plan that cannot be."""
     given = parse_arguments(arguments)
     check_numbers(1, K=min(given.K), batch=1 if given.batch is None else given.batch)
-    if given.draft_bytes and not given.draft:
-        raise ValueError("--draft-bytes without a --draft: name the draft, or leave both out")
     check_folders(given.picture)
-    plan = Plan(
-        model_of(given.target, given.bytes),
-        gpu_of(given.gpu),
-        given.gpus,
-        model_of(given.draft, given.draft_bytes) if given.draft else None,
-        given.alpha,
-        given.context,
-        given.utilisation,
-        given.overhead / 1000,
-    )
-    print(*sized(plan, given.K, given.batch), sep="\n")
+    plan = plan_of(given)
+    if given.json:
+        print(json.dumps(as_json(plan, given.K, given.batch), indent=2))
+    else:
+        print(*sized(plan, given.K, given.batch), sep="\n")
     if given.picture:
         given.picture.write_bytes(curves(plan, given.K, given.batch)._repr_png_()[0])

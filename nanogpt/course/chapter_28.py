@@ -9,9 +9,31 @@ from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
 
+from nanogpt.measure.sizing import Published
 from nanogpt.show.diagrams import box, sheet, words
-from nanogpt.show.figures import STYLE, Picture
+from nanogpt.show.figures import SERIES, STYLE, Picture, picture
 
+GPT_FAST = "https://github.com/meta-pytorch/gpt-fast"
+QWEN25 = "https://github.com/QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst"
+QWEN3 = "https://qwen.readthedocs.io/en/latest/getting_started/speed_benchmark.html"
+PUBLISHED = (  # plain decoding of one text; all that is sized here, and nothing that calibrates
+    Published("gpt-fast", "llama-3.1-8b", "A100", 1, 2, 100, 93.83, GPT_FAST),
+    Published("gpt-fast", "llama-3.1-8b", "A100", 2, 2, 100, 149.10, GPT_FAST),
+    Published("gpt-fast", "llama-3.1-8b", "A100", 4, 2, 100, 217.21, GPT_FAST),
+    Published("gpt-fast", "llama-3.1-8b", "A100", 8, 2, 100, 276.01, GPT_FAST),
+    Published("gpt-fast", "llama-3.1-70b", "A100", 2, 2, 100, 16.03, GPT_FAST),
+    Published("gpt-fast", "llama-3.1-70b", "A100", 4, 2, 100, 37.45, GPT_FAST),
+    Published("gpt-fast", "llama-3.1-70b", "A100", 8, 2, 100, 58.78, GPT_FAST),
+    Published("gpt-fast", "mixtral-8x7b", "A100", 2, 2, 100, 96.67, GPT_FAST),
+    Published("vLLM 0.6.3", "qwen2.5-7b", "A100", 1, 2, 1000, 84.28, QWEN25),
+    Published("vLLM 0.6.3", "qwen2.5-72b", "A100", 4, 2, 1000, 31.37, QWEN25),
+    Published("SGLang 0.4.6", "qwen3-0.6b", "H20", 1, 2, 1000, 414.17, QWEN3),
+    Published("SGLang 0.4.6", "qwen3-8b", "H20", 1, 2, 1000, 81.73, QWEN3),
+    Published("SGLang 0.4.6", "qwen3-8b", "H20", 1, 1, 1000, 150.25, QWEN3),
+    Published("SGLang 0.4.6", "qwen3-32b", "H20", 1, 2, 1000, 20.72, QWEN3),
+    Published("SGLang 0.4.6", "qwen3-30b-a3b", "H20", 1, 2, 1000, 137.18, QWEN3),
+    Published("SGLang 0.4.6", "qwen3-235b-a22b", "H20", 8, 2, 1000, 74.50, QWEN3),
+)
 CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, context; right
     ((2, 100, 0.9, [(50, 2), (30, 1)], 2), 16),  # 180 - 80 bytes of room, 6 a text
     ((2, 80e9, 1.0, [(140e9, 327680), (16e9, 131072)], 2000), 4),
@@ -100,4 +122,22 @@ def memory_shares(rows: Mapping[str, Sequence[tuple[str, float, str]]], title: s
                 words(axes, x + wide / 2, y + 7, said, fontsize=9)
             x += wide
     words(axes, 88, 11.5 * len(rows) + 1.2, "sizes in GB", ha="right", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def gain_curves(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str) -> Picture:
+    """{name: (batches, times as fast as plain)}, each ending at a bar, where memory is full."""
+    axes = picture(title, "texts at once", "times as fast as plain", 8, 3.6)
+    for (name, (batches, gains)), (colour, dash, marker, _) in zip(
+        curves.items(), SERIES, strict=False
+    ):
+        look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4}
+        axes.plot(batches, gains, label=name, **look)
+        axes.plot(batches[-1], gains[-1], color=colour, marker="|", markersize=22, mew=3, ls="")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 1.05 * max(max(gains) for _, gains in curves.values()))
+    axes.plot([], [], color="black", marker="|", markersize=14, mew=3, ls="", label="memory full")
+    axes.legend()
     return axes.figure
