@@ -344,49 +344,53 @@ def check_chain(entry: Entry, arena: Arena, n: int = 2000) -> str:
 
     By enumeration for the first guess or two, and by χ² for about n of chains of K. Raises Refused.
     """
-    V, asked = arena.tokenizer.vocab_size, [c for c in questions(arena) if len(c) > 2]
-    K = entry.K or 4
+    asked, K = [c for c in questions(arena) if len(c) > 2], entry.K or 4
     for context in asked:
-        with global_seed(1):
-            candidates, q = chained(entry, arena, context, K, RandomSource(3))
-            kept = q.clone()
-        with global_seed(2):
-            again, _ = chained(entry, arena, context, K, RandomSource(3))
-        if candidates != again or not torch.equal(q, kept):
-            raise Refused(
-                "chain gives other guesses when it is called again with the same rng; draw with "
-                "rng.categorical(q) alone, and return new tensors"
-            )
-        own = [[*context, *candidates[:i]] for i in range(K)]
-        right = torch.stack(answers(entry, arena, own))
-        off = float((q - right).abs().max())
-        if off > 1e-4:
-            raise Refused(f"chain claims a q that is off by {off:.2g} from that of get_probs")
-    seen = []
-    for depth in (1, 2):
-        outcomes = enumerated(
-            lambda rng, depth=depth: claimed(*chained(entry, arena, asked[0], depth, rng)),
-            V**depth,
-        )
-        for (guesses, says), probability in (outcomes or {}).items():
-            if abs(probability - says) > 1e-12:
-                text = arena.tokenizer.decode(guesses)
-                raise Refused(
-                    f"chain claims q = {says:.3g} for {text!r} {quoted(asked[0], arena)}, and "
-                    f"draws it with probability {probability:.3g}: return the q that was drawn "
-                    "from, by rng.categorical(q)"
-                )
-        seen += [str(depth)] * (outcomes is not None)
-    nodes, rng = [], RandomSource(5)
-    window = arena.target.config.block_size
+        check_one_chain(entry, arena, context, K)
+    depths = [str(depth) for depth in (1, 2) if check_claims(entry, arena, asked[0], depth)]
+    nodes, rng, window = [], RandomSource(5), arena.target.config.block_size
     for i, start in enumerate(np.linspace(0, len(arena.held_out) - 31, -(-n // K)).astype(int)):
         context = arena.held_out[start:][: 2 + 7 * i % (2 * window)].tolist()
-        candidates, q = chained(entry, arena, context, K, rng)
-        nodes += [(i, token, row) for i, (token, row) in enumerate(zip(candidates, q, strict=True))]
+        nodes += zip(range(K), *chained(entry, arena, context, K, rng), strict=True)
+    said = check_drawn(nodes)
     chained(entry, arena, asked[0], 0, rng)  # as at the last token of a text
-    return (
-        f"claimed q = drawn q, by enumeration of {' and '.join(seen)} guesses; {check_drawn(nodes)}"
-    )
+    return f"claimed q = drawn q, by enumeration of {' and '.join(depths)} guesses; {said}"
+
+
+def check_one_chain(entry: Entry, arena: Arena, context: list[int], K: int) -> None:
+    """The same rng gives the same chain, and its q is that of get_probs. Raises Refused."""
+    with global_seed(1):
+        candidates, q = chained(entry, arena, context, K, RandomSource(3))
+        kept = q.clone()
+    with global_seed(2):
+        again, _ = chained(entry, arena, context, K, RandomSource(3))
+    if candidates != again or not torch.equal(q, kept):
+        raise Refused(
+            "chain gives other guesses when it is called again with the same rng; draw with "
+            "rng.categorical(q) alone, and return new tensors"
+        )
+    right = answers(entry, arena, [[*context, *candidates[:i]] for i in range(K)])
+    off = float((q - torch.stack(right)).abs().max())
+    if off > 1e-4:
+        raise Refused(f"chain claims a q that is off by {off:.2g} from that of get_probs")
+
+
+def check_claims(entry: Entry, arena: Arena, context: list[int], K: int) -> bool:
+    """Chains of K guesses come as often as their q says, by enumeration; whether one was possible.
+
+    Raises Refused.
+    """
+    most = arena.tokenizer.vocab_size**K
+    outcomes = enumerated(lambda rng: claimed(*chained(entry, arena, context, K, rng)), most)
+    for (guesses, says), probability in (outcomes or {}).items():
+        if abs(probability - says) > 1e-12:
+            text = arena.tokenizer.decode(guesses)
+            raise Refused(
+                f"chain claims q = {says:.3g} for {text!r} {quoted(context, arena)}, and "
+                f"draws it with probability {probability:.3g}: return the q that was drawn "
+                "from, by rng.categorical(q)"
+            )
+    return outcomes is not None
 
 
 @torch.inference_mode()
