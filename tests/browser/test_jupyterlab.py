@@ -106,9 +106,8 @@ def open_notebook(lab, open_page):
 
     def open_one(path: Path):
         page = open_page((1280, 1000))
-        page.goto(
-            f"{lab.url}lab/workspaces/{path.stem}/tree/notebooks/{path.name}?token={lab.token}"
-        )
+        fresh = f"{path.stem}-{time.monotonic_ns()}"  # what another test opened is not there
+        page.goto(f"{lab.url}lab/workspaces/{fresh}/tree/notebooks/{path.name}?token={lab.token}")
         indicator = page.locator(".jp-Notebook-ExecutionIndicator")
         indicator.and_(page.locator("[data-status=idle]")).wait_for(timeout=60_000)
         page.locator(".jp-CodeCell").nth(len(cells(path, "code")) - 1).wait_for(state="attached")
