@@ -27,9 +27,10 @@ and a folder for each further question:
     serving/     many at once?       batch, server, paged cache
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
-    measure/     is it faster?       bench: the speed-up, in pairs; clock, sizing, traffic
+    measure/     is it faster?       bench: the speed-up, in pairs; clock, traffic; sizing, configs
     engines/     is theirs right?    export, adapters, audit
-    arena/       is yours better?    template: start your own draft here; referee, race
+    arena/       is yours better?    template: start your own draft here; referee, race, and
+                                     what judges the race: inquiry, seal
     course/      the exercises       of each chapter its judge and its drawings
     commands/    demo, size          `nanogpt --help` lists every command
 
