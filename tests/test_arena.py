@@ -281,7 +281,7 @@ PROPOSALS = {
         "[max(rng.categorical(q), rng.categorical(q))]",
         "[-1]",
         "q[None]",
-        "not spread as",
+        "not spread as|the text is not the target's",
     ),
     "sums": (
         "[rng.categorical(q, q.roll(1).cumsum(0).tolist())]",
@@ -437,7 +437,7 @@ FILES = {
                "    target.ln_f.bias.data += 1e-6", "it changes the target's weights; copy.deep"),
     "forward": ("def make_draft(tokens, V, target):\n    old = target.forward\n"
                 "    target.forward = lambda *a, **k: (old(*a, **k)[0] * 2, *old(*a, **k)[1:])",
-                "changes what the target computes; a draft may only read the target"),
+                r"changes what the target computes .*; a draft may only read the target"),
     "other": (HEAD + "class Mine(Bigram, Proposer):\n    target = 5", "`target` is another model"),
 }  # fmt: skip
 

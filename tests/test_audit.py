@@ -380,11 +380,11 @@ def test_a_right_engine_is_right_and_its_counts_are_told(truth, faithful):
 def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shipped, tmp_path):
     right = audit.audit(only(adapters.open_nanogpt(tmp_path), "draft"), shipped, 200)
     assert right.right and right.rows[0].counts["greedy"]["accepted"] > 0
-    wrong = audit.audit(only(adapters.open_nanogpt(tmp_path, bug=1), "lookup"), shipped, 200)
+    wrong = audit.audit(only(adapters.open_nanogpt(tmp_path, bug=1), "lookup"), shipped, 400)
     [row] = wrong.rows
     assert row.greedy == 2 and row.refusal and not wrong.right
-    assert min(test.p for test in row.tests) < 1e-12
-    assert row.refusal.startswith("token") and ", p " in row.refusal
+    assert min(test.p for test in row.tests + row.places["T 1"]) < 1e-9
+    assert " off by a total variation of " in row.refusal and ", p " in row.refusal
 
 
 def test_no_sample_of_a_call_is_anothers_copy(tmp_path):
@@ -535,10 +535,14 @@ def test_a_file_with_an_engine_is_audited_and_reported(tmp_path, capsys, monkeyp
     monkeypatch.setattr(Truth, "of", lambda *given: asked.append(given[-1]) or shipped)
     own, out = tmp_path / "my_engine.py", tmp_path / "report.json"
     own.write_text(OWN)
+    monkeypatch.setattr(audit, "controls", lambda *_: [])  # they take seconds
     code = audit.main([str(own), "--samples", "200", "--prompt", "no ", "--json", str(out)])
     printed = capsys.readouterr().out
     assert code == 0 and "mine 7: 200 samples after 'and a'" in printed and asked == ["no "]
-    assert printed.endswith("plain: right\n")
+    assert re.search(
+        r"\nplain: right; a bias of 0\.\d\d, or of 0\.\d\d at one place, .*\n$", printed
+    )
+    assert printed.count("\nplain  ") == 1 + len(audit.SETTINGS), "once, whatever K is"
     report = json.loads(out.read_text())
     assert report["rows"][0]["greedy"] == 2 and len(report["power"]) == 2
 
@@ -547,6 +551,7 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
     own = tmp_path / "my_engine.py"
     own.write_text(OWN.replace("ours.modes", "{'plain': lambda *_: [[1]]}").replace("mine", "off"))
     monkeypatch.setattr(Truth, "of", lambda *_: shipped)
+    monkeypatch.setattr(audit, "controls", lambda *_: [])
     assert audit.main([str(own), "--samples", "100"]) == 1
     assert capsys.readouterr().out.endswith("prompts; 1 answers came to 100 prompts\n")
 

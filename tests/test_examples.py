@@ -223,7 +223,7 @@ def test_vllm_is_named_by_its_distribution_and_set_as_it_says(vllm, tmp_path, me
     assert os.environ["HF_HUB_OFFLINE"] == "1" and "VLLM_CPU_KVCACHE_SPACE" in os.environ
     assert list(engine.modes) == ["plain", "draft", "lookup"] and not servers.started
     for generate in engine.modes.values():
-        assert generate(PROMPTS, 4, 1.0, 0) == [[7] * 4] * 2
+        assert generate(PROMPTS, 4, Sampling(), 0) == [[7] * 4] * 2
     models, settings = zip(*servers.started, strict=True)
     assert set(models) == {str(tmp_path / "wide" / "target")}
     assert all(given["dtype"] == "float32" for given in settings)

@@ -50,6 +50,7 @@ def written(text: str) -> Shape:
     """The Shape of PARAMETERS,LAYERS,ENTRY, or of PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS.
 
     An ENTRY of three factors, 2x8x128, has eight heads, and one of two, 1x576, a single one.
+    Raises ValueError if it is neither.
     """
     size, layers, entry, *experts = text.split(",")
     total, *active = size.split(":")
