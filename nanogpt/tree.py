@@ -21,15 +21,16 @@ from nanogpt.speculative import Steps, check_draft
 AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
 
 
+def check_target(draft: Proposer, target: GPTLanguageModel) -> None:
+    """Raise ValueError if the draft goes on from the passes of another target."""
+    if draft.target is not None and draft.target.blocks is not target.blocks:
+        raise ValueError("the draft guesses for a target of its own; decode with draft.target")
+
+
 def propose_tree(
     draft: Proposer, text: Text, most: int, sampling: Sampling, rng: RandomSource
 ) -> Tree:
-    """The draft's guesses, at most `most` deep. What it looks at is read before it is asked.
-
-    Raises ValueError for a draft that goes on from the passes of another target.
-    """
-    if draft.target is not None and draft.target.blocks is not text.target.blocks:
-        raise ValueError("the draft guesses for a target of its own; decode with draft.target")
+    """The draft's guesses, at most `most` deep. What it looks at is read before it is asked."""
     if draft.reads:
         text.read(draft.layers)
     return draft.propose(text, most, sampling, rng)
@@ -118,6 +119,7 @@ def tree_rounds(
     next restart, and does not guess.
     """
     check_draft(draft, text.target.config.vocab_size)
+    check_target(draft, text.target)
     rng = rng or text.rng
     while not text.done:
         text.restart_if_full()

@@ -232,6 +232,14 @@ def test_what_cannot_come_and_comes_is_infinite():
     assert score(rows, torch.tensor([0, 1] * 19 + [0, 2])) == (float("inf"), 2)
 
 
+def test_where_all_is_certain_nothing_is_unlikely():
+    """Where top-k leaves one token, say: no freedom, and still a p-value."""
+    p = torch.nn.functional.one_hot(torch.tensor([1, 3] * 30), 5).double()
+    place = audit.Place.of("token 1", p, torch.tensor([1, 3] * 30), LEVEL)
+    assert place.letters == place.ranks == 1 and place.total_variation == 0
+    assert audit.Place.of("token 1", p, torch.tensor([1, 2] * 30), LEVEL).p == 0
+
+
 def test_ranks_are_of_each_samples_own_p():
     p = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]], dtype=torch.float64)
     rows, cells = by_rank(p, torch.tensor([2, 0]))

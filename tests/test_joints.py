@@ -44,15 +44,29 @@ def shipped():
     return FusedLanguageModel(target), prompts_of(held_out, 3), tokens
 
 
+def drained(server):
+    """{id: generation} of all that a server has been asked."""
+    done = {}
+    while server.requests or server.finished:
+        done |= server.step()
+    return done
+
+
+def draft_of(name, K, target, tokens):
+    """A shipped draft by its name, and the target that it guesses for."""
+    if name in DRAFTS:
+        return DRAFTS[name](tokens, target.config.vocab_size), target
+    draft = proposer(name, target, ngram.load(), K)
+    return draft, draft.target or target
+
+
 def in_each_loop(target, draft, K, prompts, n=NEW):
     """{loop: the generations of the prompts}: one draft serves all texts of a loop."""
     alone = tree_generate if isinstance(draft, Proposer) else speculative_generate
     how = {} if isinstance(draft, Proposer) else {"K": K}
     server = Server(target, draft, K, **AMPLE)
     ids = [server.submit(prompt, n, GREEDY) for prompt in prompts]
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
+    done = drained(server)
     return {
         "alone": [alone(target, draft, prompt, n, sampling=GREEDY, **how) for prompt in prompts],
         "batch": batch_generate(target, draft, prompts, n, K, GREEDY),
@@ -65,11 +79,7 @@ def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
     """Prompts whose text is one in every loop: in float32, it may part at a tie of two logits."""
     target, prompts, tokens = shipped
     K = (BEST | BEST_PROPOSED)[name]
-    if name in DRAFTS:
-        draft = DRAFTS[name](tokens, target.config.vocab_size)
-    else:
-        draft = proposer(name, target, ngram.load(), K)
-        target = draft.target or target
+    draft, target = draft_of(name, K, target, tokens)
     loops = in_each_loop(target, draft, K, prompts)
     same = [
         made
@@ -149,19 +159,15 @@ def test_a_preempted_request_is_no_slower_once_it_is_read_again(name, shipped, m
     """What a draft remembers outlives the cache: as many rounds as with room for all."""
     target, prompts, tokens = shipped
     K = (BEST | BEST_PROPOSED)[name]
-    if name in DRAFTS:
-        draft = DRAFTS[name](tokens, target.config.vocab_size)
-    else:
-        draft = proposer(name, target, ngram.load(), K)
+    draft, target = draft_of(name, K, target, tokens)
     lost, forget = [], Request.forget
     monkeypatch.setattr(Request, "forget", lambda self: (lost.append(self.id), forget(self))[1])
     made = []
     for capacity in (10_000, 150 if name in DRAFTS else 260):
-        server, done = Server(target, draft, K, capacity=capacity, **AMPLE), {}
+        server = Server(target, draft, K, capacity=capacity, **AMPLE)
         for prompt in prompts:
             server.submit(prompt, NEW, GREEDY)
-        while server.requests or server.finished:
-            done |= server.step()
+        done = drained(server)
         made.append([done[id] for id in range(len(prompts))])
     assert lost, "somebody was preempted"
     pairs = [(a, b) for a, b in zip(*made, strict=True) if a.tokens == b.tokens]
@@ -242,6 +248,8 @@ def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own):
         tree_generate(other, draft, [0, 1], 5)
     with pytest.raises(ValueError, match=r"decode with draft.target"):
         batch_generate(other, draft, [[0, 1]], 5)
+    with pytest.raises(ValueError, match=r"decode with draft.target"):
+        Server(other, draft)
 
 
 @pytest.mark.parametrize("parents", [[1, -1], [-2, -1], [0, -1], [-1, 1], [5, -1]])
@@ -284,11 +292,9 @@ def test_a_server_with_a_draft_guesses_unless_it_is_told_not_to():
     target, draft = toy_target(7, 64), SelfDraft(toy_target(7, 64), 1)
     rounds = []
     for K in ({}, {"K": 4}, {"K": 0}):
-        server, done = Server(target, draft, **K), {}
+        server = Server(target, draft, **K)
         server.submit([1], 20, GREEDY)
-        while server.requests or server.finished:
-            done |= server.step()
-        rounds.append(len(done[0].rounds))
+        rounds.append(len(drained(server)[0].rounds))
     assert rounds[0] == rounds[1] < rounds[2] == 20
 
 

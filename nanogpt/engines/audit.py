@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -210,11 +211,11 @@ class Place:
     @classmethod
     def of(cls, place: str, p: Tensor, tokens: Tensor, level: float) -> Place:
         """The tests of tokens (n,), each against its own p (n, V)."""
-        (letters, freedom), ranks = score(p, tokens), score(*by_rank(p, tokens))
+        (letters, freedom), (ranks, least) = score(p, tokens), score(*by_rank(p, tokens))
         off = torch.bincount(tokens, minlength=p.shape[-1]) - p.sum(0)
         distance, n = float(off.abs().sum()) / 2 / len(p), len(p)
-        sure = surely_seen(max(1, freedom), n, level)
-        return cls(place, p_value(letters, max(1, freedom)), p_value(*ranks), distance, sure)
+        ps = p_value(letters, max(1, freedom)), p_value(ranks, max(1, least))  # 0: all is certain
+        return cls(place, *ps, distance, surely_seen(max(1, freedom), n, level))
 
 
 def each_place(p: Tensor, made: Tensor, level: float) -> list[Place]:
@@ -332,13 +333,22 @@ def audit_greedy(row: Row, generate: Generate, truth: Truth) -> None:
         raise Refused(refusals[0])
 
 
-def samples_of(
-    generate: Generate, truth: Truth, n: int, sampling: Sampling, samples: int, seed: int, bar: tqdm
-) -> Tensor:
-    """So many samples of n tokens after the truth's prompt, (samples, n).
+class Plan(NamedTuple):
+    """What every mode of an audit is asked: so many samples of each setting, from this seed on."""
+
+    truth: Truth
+    settings: Sequence[str]  # of SETTINGS
+    samples: int
+    seed: int
+    level: float
+
+
+def samples_of(generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: tqdm) -> Tensor:
+    """The plan's samples of n tokens after its prompt, (samples, n).
 
     Raises Refused if they are none, or if another seed gives the same ones again.
     """
+    truth, samples, seed = plan.truth, plan.samples, plan.seed
     V, made = truth.target.config.vocab_size, []
     for done in range(0, samples, AT_ONCE):
         prompts = [list(truth.prompt) for _ in range(min(AT_ONCE, samples - done))]
@@ -350,21 +360,12 @@ def samples_of(
     return torch.tensor([tokens[:n] for call in made for tokens in call])
 
 
-def audit_samples(
-    row: Row,
-    setting: str,
-    generate: Generate,
-    truth: Truth,
-    samples: int,
-    seed: int,
-    level: float,
-    bar: tqdm,
-) -> None:
-    """Fill in the row's tests of so many samples. Raises Refused if one of them fails."""
-    sampling, n = SETTINGS[setting], 2 * (row.K or 0) + 2
-    made = samples_of(generate, truth, max(n, DEPTH), sampling, samples, seed, bar)
+def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: tqdm) -> None:
+    """Fill in the row's tests of one setting's samples. Raises Refused if one of them fails."""
+    sampling, n, truth = SETTINGS[setting], 2 * (row.K or 0) + 2, plan.truth
+    made = samples_of(generate, plan, max(n, DEPTH), sampling, bar)
     p = own_probs(truth.target, truth.prompt, made, sampling)
-    row.places[setting] = places = each_place(p, made, level)
+    row.places[setting] = places = each_place(p, made, plan.level)
     tests = []
     if sampling == Sampling():
         firsts = Counter(map(tuple, made[:, :DEPTH].tolist()))
@@ -372,29 +373,18 @@ def audit_samples(
     found = [(test.p, test.places, test.total_variation) for test in tests]
     found += [(place.p, place.place, place.total_variation) for place in places]
     p, where, off = min(found, key=lambda test: test[0])
-    if not p >= level:
+    if not p >= plan.level:
         kind = f"{setting}, " * (sampling != Sampling())
         raise Refused(f"{kind}{where} off by a total variation of {off:.2f}, p {shown(p)}")
 
 
-def audit_mode(
-    engine: Engine,
-    mode: str,
-    truth: Truth,
-    K: int | None,
-    settings: Sequence[str],
-    samples: int,
-    seed: int,
-    level: float,
-    bar: tqdm,
-) -> Row:
+def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) -> Row:
     """One mode of the engine: the greedy texts, then the samples, whatever came of the others."""
     row, generate, count = Row(mode, K=K), engine.modes[mode], engine.counts or dict
-    parts = {"greedy": functools.partial(audit_greedy, row, generate, truth)}
-    for setting in settings:
-        asked = row, setting, generate, truth, samples, seed, level, bar
+    parts = {"greedy": functools.partial(audit_greedy, row, generate, plan.truth)}
+    for setting in plan.settings:
         name = "at 1" if setting == "T 1" else setting
-        parts[name] = functools.partial(audit_samples, *asked)
+        parts[name] = functools.partial(audit_samples, row, setting, generate, plan, bar)
     start, refusals = time.perf_counter(), []
     for name, part in parts.items():
         before = count()
@@ -433,8 +423,8 @@ def audit(
         for mode in engine.modes:
             row_K = None if mode == "plain" else K
             bar.set_description(f"{engine.name} {Row(mode, K=row_K).name}")
-            asked = truth, row_K, settings, samples, seed, level, bar
-            report.rows.append(audit_mode(engine, mode, *asked))
+            plan = Plan(truth, settings, samples, seed, level)
+            report.rows.append(audit_mode(engine, mode, row_K, plan, bar))
             bar.n = len(report.rows) * len(settings) * samples
     return report
 
@@ -443,12 +433,12 @@ def controls(
     truth: Truth, samples: int, seed: int, level: float, K: int, progress: bool = False
 ) -> list[Row]:
     """The same samples of our own decoder with each bug of CONTROLS, at temperature 1."""
-    rows = []
+    rows, plan = [], Plan(truth, ("T 1",), samples, seed, level)
     with tqdm(total=len(CONTROLS) * samples, disable=None if progress else True) as bar:
         for bug in CONTROLS:
             bar.set_description(f"control: bug {bug}")
             wrong = open_nanogpt(Path(), K, bug)
-            row = audit_mode(wrong, "draft", truth, K, ("T 1",), samples, seed, level, bar)
+            row = audit_mode(wrong, "draft", K, plan, bar)
             rows.append(dataclasses.replace(row, mode=f"bug {bug}"))
     return rows
 
@@ -559,7 +549,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prompt", default=PROMPT, help="of the samples, default: %(default)r")
     how = "drafted tokens, if it takes K, one audit for each; default: 4 1"
     parser.add_argument("--K", type=int, nargs="+", default=[4, 1], help=how)
-    how = "the first K and temperature 1 alone: a sixth of the samples"
+    how = "the first K and temperature 1 alone: a fifth of the samples"
     parser.add_argument("--quick", action="store_true", help=how)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     return parser.parse_args(arguments)

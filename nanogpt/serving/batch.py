@@ -18,7 +18,7 @@ from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import Policy, check_draft
-from nanogpt.tree import commit, propose_tree, with_unread
+from nanogpt.tree import check_target, commit, propose_tree, with_unread
 
 
 def batch_mask(
@@ -159,6 +159,7 @@ def batch_generate(
     for b, prompt in enumerate(prompts):
         text = Text(target, prompt, lengths[b], stops[b])
         seats.append(Seat(text, lifted(drafts[b], Ks[b], policies[b]), samplings[b], rngs[b]))
+        check_target(seats[b].draft, target)
     while running := [seat for seat in seats if not seat.text.done]:
         batch_round(target, running)
     return [seat.text.generation() for seat in seats]

@@ -21,7 +21,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import PoolFull
 from nanogpt.speculative import check_draft
-from nanogpt.tree import commit
+from nanogpt.tree import check_target, commit
 
 
 def schedule(
@@ -173,6 +173,7 @@ class FrontDesk:
         self.target, self.draft = target, None
         if draft is not None:
             self.draft = lifted(draft, K if policy is None else self.most)
+            check_target(self.draft, target)
         self.reads = draft is not None and self.draft.reads
         pool = getattr(target, "cache", None)
         self.block, self.padding = getattr(pool, "size", 1), width * hasattr(pool, "blocks")
