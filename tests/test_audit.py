@@ -326,6 +326,19 @@ def test_an_engine_that_leaves_a_setting_out_is_refused_there(
     assert table.count("right, K = 4") == 1 + len(settings)
 
 
+def test_a_cut_that_float32_makes_one_token_later_is_not_wrong(truth):
+    """By less than ROUNDING of top-p; by more it is."""
+    made = drawn(truth.target, [truth.prompt], 4, Sampling(), 1)
+    ranked = own_probs(truth.target, truth.prompt, made, Sampling())[0, 0].sort(descending=True)
+    made[0, 0] = late = ranked.indices[3]
+    for off, forgiven in ((0.5, True), (2, False)):
+        cut = Sampling(top_p=float(ranked.values[:3].sum()) - off * audit.ROUNDING)
+        assert own_probs(truth.target, truth.prompt, made, cut)[0, 0, late] == 0
+        assert bool(audit.rounded(truth, made, cut)[0, 0, late] > 0) == forgiven
+    whole = own_probs(truth.target, truth.prompt, made, Sampling())
+    assert torch.equal(audit.rounded(truth, made, Sampling()), whole)
+
+
 def test_the_same_samples_for_two_seeds_are_no_samples(truth, faithful):
     def seedless(prompts, n, sampling, seed):
         return faithful(prompts, n, sampling, 5)

@@ -65,6 +65,7 @@ from nanogpt.sampling import RandomSource, Sampling
 
 GREEDY = ("ROMEO:", "What say", "The king", "O, ", "First Citizen:\n")  # each continued so far:
 GREEDY_TOKENS = 100
+ROUNDING = 1e-5  # of a sum of probabilities, in float32
 TIE = 1e-4  # float32 engines may choose either of two logits that are as close
 PROMPT = "No more, no more, no "  # every third guess is rejected here, and lookup finds repeats
 DEPTH = 3  # tokens of a sample that are tested jointly, at temperature 1
@@ -360,11 +361,25 @@ def samples_of(generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: 
     return torch.tensor([tokens[:n] for call in made for tokens in call])
 
 
+def rounded(truth: Truth, made: Tensor, sampling: Sampling) -> Tensor:
+    """p (N, n, V) of each token of made (N, n), by the prompt and what was made before it.
+
+    Where a token came that top-p cuts off by less than ROUNDING, p is that of a top-p so much
+    larger: an engine's float32 may cut after the next token, and is not wrong.
+    """
+    p = own_probs(truth.target, truth.prompt, made, sampling)
+    if sampling.top_p is None:
+        return p
+    wider = dataclasses.replace(sampling, top_p=min(1.0, sampling.top_p + ROUNDING))
+    cut = p.gather(-1, made[..., None]) == 0  # (N, n, 1)
+    return torch.where(cut, own_probs(truth.target, truth.prompt, made, wider), p)
+
+
 def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: tqdm) -> None:
     """Fill in the row's tests of one setting's samples. Raises Refused if one of them fails."""
     sampling, n, truth = SETTINGS[setting], 2 * (row.K or 0) + 2, plan.truth
     made = samples_of(generate, plan, max(n, DEPTH), sampling, bar)
-    p = own_probs(truth.target, truth.prompt, made, sampling)
+    p = rounded(truth, made, sampling)
     row.places[setting] = places = each_place(p, made, plan.level)
     tests = []
     if sampling == Sampling():
