@@ -28,7 +28,8 @@ and a folder for each further question:
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
     measure/     is it faster?       bench: the speed-up, in pairs; clock, traffic; sizing, configs
-    engines/     is theirs right?    export, adapters, audit
+    engines/     is theirs right?    export, adapters, audit; endpoint: over HTTP, on any model;
+                                     serve: a server to try that on
     arena/       is yours better?    template: start your own draft here; referee, race, and
                                      what judges the race: inquiry, seal
     course/      the exercises       of each chapter its judge and its drawings

@@ -27,6 +27,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.statistics import (
     LEVEL,
+    Place,
     by_rank,
     chi_squared,
     draws,
@@ -38,6 +39,7 @@ from nanogpt.proof.statistics import (
     p_value,
     power,
     score,
+    shown,
     surely_seen,
 )
 from nanogpt.proof.toys import TableDraft, toy_target
@@ -235,9 +237,14 @@ def test_what_cannot_come_and_comes_is_infinite():
 def test_where_all_is_certain_nothing_is_unlikely():
     """Where top-k leaves one token, say: no freedom, and still a p-value."""
     p = torch.nn.functional.one_hot(torch.tensor([1, 3] * 30), 5).double()
-    place = audit.Place.of("token 1", p, torch.tensor([1, 3] * 30), LEVEL)
+
+    def certain(came):
+        tokens = torch.tensor(came * 30)
+        return Place.of("token 1", (p, tokens), by_rank(p, tokens), LEVEL)
+
+    place = certain([1, 3])
     assert place.letters == place.ranks == 1 and place.total_variation == 0
-    assert audit.Place.of("token 1", p, torch.tensor([1, 2] * 30), LEVEL).p == 0
+    assert certain([1, 2]).p == 0
 
 
 def test_ranks_are_of_each_samples_own_p():
@@ -442,7 +449,7 @@ def test_the_level_that_is_told_is_the_level_that_refuses(truth, faithful):
         assert report.right == right and report.level == level
         assert report.power == powers(truth.exact, truth.other, 400, level)
     refused = audit.audit(engine, truth, 400, level=least * 1.001).rows[0].refusal
-    assert refused.endswith(f"p {audit.shown(least)}")
+    assert refused.endswith(f"p {shown(least)}")
 
 
 def test_a_wrong_greedy_text_is_named_and_a_tie_is_none(truth, faithful):

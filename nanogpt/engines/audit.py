@@ -14,8 +14,9 @@ Every report has controls: a decoder that is known to be wrong, in as many sampl
 An engine is `transformers`; `nanogpt` (with `--bug N`: out of the gallery); or a file with a
 function `open_engine(folder)` that returns an `Engine` of `nanogpt.engines.adapters`. The
 repository has two of those in `examples/engines/`, for OpenVINO GenAI and vLLM, which show how one
-is written. The exit code is 0 for a right engine, 1 for a wrong one, 2 for one that cannot be
-audited.
+is written. A server's address, http://…/v1, or a log of its answers, answers.jsonl, is audited on
+its own model, whatever that is: `nanogpt audit http://localhost:8000/v1 --help`. The exit code is 0
+for a right engine, 1 for a wrong one, 2 for one that cannot be audited.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -42,6 +44,7 @@ from tqdm import tqdm
 from nanogpt import checkpoint
 from nanogpt.data import check_folders
 from nanogpt.drafts import transformer
+from nanogpt.engines import endpoint
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
 from nanogpt.model import GPTLanguageModel
@@ -49,6 +52,7 @@ from nanogpt.proof.exact import total_variation
 from nanogpt.proof.statistics import (
     LEVEL,
     Joint,
+    Place,
     by_rank,
     chi_squared,
     draws,
@@ -58,7 +62,7 @@ from nanogpt.proof.statistics import (
     own_probs,
     p_value,
     power,
-    score,
+    shown,
     surely_seen,
 )
 from nanogpt.sampling import RandomSource, Sampling
@@ -113,11 +117,6 @@ def compare(samples: Counter, exact: dict[tuple, Joint]) -> list[Test]:
         distance = total_variation({x: count / n for x, count in counts.items()}, right)
         tests.append(Test(called(places), p, distance))
     return tests
-
-
-def shown(p: float) -> str:
-    """A p-value in print; the smallest are 0 by rounding."""
-    return f"{p:.2g}" if p > 1e-300 else "<1e-300"
 
 
 def called(places: Sequence[int]) -> str:
@@ -190,41 +189,15 @@ class Refused(Exception):
     """What is wrong with a mode, in one line."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Two tests of the tokens at one place, or at all of them: which letters came, and which ranks.
-
-    letters, ranks: their p-values. total_variation: of the letters that came from those expected;
-    surely: from which on they are refused with probability .99 or more.
-    """
-
-    place: str
-    letters: float
-    ranks: float
-    total_variation: float
-    surely: float
-
-    @property
-    def p(self) -> float:
-        """The smaller p-value."""
-        return min(self.letters, self.ranks)
-
-    @classmethod
-    def of(cls, place: str, p: Tensor, tokens: Tensor, level: float) -> Place:
-        """The tests of tokens (n,), each against its own p (n, V)."""
-        (letters, freedom), (ranks, least) = score(p, tokens), score(*by_rank(p, tokens))
-        off = torch.bincount(tokens, minlength=p.shape[-1]) - p.sum(0)
-        distance, n = float(off.abs().sum()) / 2 / len(p), len(p)
-        ps = p_value(letters, max(1, freedom)), p_value(ranks, max(1, least))  # 0: all is certain
-        return cls(place, *ps, distance, surely_seen(max(1, freedom), n, level))
-
-
 def each_place(p: Tensor, made: Tensor, level: float) -> list[Place]:
     """The tests of all places together, then of each. made (N, n), and of each its p (N, n, V)."""
-    together = Place.of("all places", p.flatten(0, 1), made.flatten(), level)
-    return [together] + [
-        Place.of(f"token {i + 1}", p[:, i], made[:, i], level) for i in range(made.shape[1])
-    ]
+
+    def test(place: str, p: Tensor, tokens: Tensor) -> Place:
+        return Place.of(place, (p, tokens), by_rank(p, tokens), level)
+
+    together = test("all places", p.flatten(0, 1), made.flatten())
+    each = [test(f"token {i + 1}", p[:, i], made[:, i]) for i in range(made.shape[1])]
+    return [together, *each]
 
 
 @dataclass
@@ -554,7 +527,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = f"{', '.join(ENGINES)}, or a file with a function open_engine(folder)"
+    what = f"{', '.join(ENGINES)}, a file with open_engine(folder), or a server's address"
     parser.add_argument("engine", help=what)
     parser.add_argument("--bug", type=int, metavar="N", help="of nanogpt, with this bug in it")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="default: %(default)s")
@@ -610,6 +583,9 @@ def main(arguments: list[str] | None = None) -> int:
     1 if a mode is wrong; 2 if none is, but a control was not refused either.
     Raises ValueError, OSError or ImportError if there is nothing to audit.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if any(x.startswith(("http://", "https://")) or x.endswith(".jsonl") for x in arguments):
+        return endpoint.main(arguments)
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
     report = audited(given)

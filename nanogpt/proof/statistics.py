@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -87,6 +89,12 @@ def crossing(rising: Callable[[float], float], high: float) -> float:
     return high
 
 
+@cache
+def critical_value(freedom: int, level: float) -> float:
+    """The χ² that chance exceeds with probability `level`."""
+    return crossing(lambda x: level - p_value(x, freedom), 10 * freedom + 2000)
+
+
 def power(freedom: int, shift: float, level: float = LEVEL) -> float:
     """How likely the test is to refuse what is off by `shift`: a noncentral χ² above the limit.
 
@@ -95,7 +103,7 @@ def power(freedom: int, shift: float, level: float = LEVEL) -> float:
     """
     if shift == float("inf"):
         return 1.0
-    limit = crossing(lambda x: level - p_value(x, freedom), 10 * freedom + 2000)
+    limit = critical_value(freedom, level)
     mean, half = torch.tensor([shift / 2, limit / 2], dtype=torch.float64)
     events = torch.arange(int(shift / 2 + 10 * shift**0.5 + 30), dtype=torch.float64)
     weights = torch.distributions.Poisson(mean).log_prob(events).exp()
@@ -186,6 +194,46 @@ def by_rank(p: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     cell = torch.bucketize(torch.arange(p.shape[-1]), edges, right=True)
     rows = torch.zeros(len(p), len(edges) + 1, dtype=p.dtype).index_add_(1, cell, ranked)
     return rows, cell[rank]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two tests of the tokens at one place of the texts, or at all: which came, and of which rank.
+
+    letters, ranks: their p-values. total_variation: of the letters that came from those expected;
+    surely: from which on they are refused with probability .99 or more.
+    """
+
+    place: str
+    letters: float
+    ranks: float
+    total_variation: float
+    surely: float
+
+    @property
+    def p(self) -> float:
+        """The smaller p-value."""
+        return min(self.letters, self.ranks)
+
+    @classmethod
+    def of(
+        cls, place: str, letters: tuple[Tensor, Tensor], ranks: tuple[Tensor, Tensor], level: float
+    ) -> Place:
+        """The two tests, each of what `score` takes: rows (n, C) and cells (n,)."""
+        ps, freedoms = [], []
+        for rows, came in (letters, ranks):
+            statistic, freedom = score(rows, came)
+            freedoms.append(max(1, freedom))  # 0: all is certain
+            ps.append(p_value(statistic, freedoms[-1]))
+        rows, came = letters
+        off = torch.bincount(came, minlength=rows.shape[-1]) - rows.sum(0)
+        distance, n = float(off.abs().sum()) / 2 / len(rows), len(rows)
+        return cls(place, *ps, distance, surely_seen(freedoms[0], n, level))
+
+
+def shown(p: float) -> str:
+    """A p-value in print; the smallest are 0 by rounding."""
+    return f"{p:.2g}" if p > 1e-300 else "<1e-300"
 
 
 def chi_squared_limit(freedom: int, sigmas: float = 4.0) -> float:

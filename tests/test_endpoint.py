@@ -1,0 +1,302 @@
+"""The audit of a server over HTTP, on a right one of our own and on wrong ones; and of its logs."""
+
+import dataclasses
+import json
+import math
+import threading
+
+import pytest
+import torch
+
+from nanogpt import checkpoint
+from nanogpt.__main__ import main as nanogpt
+from nanogpt.engines import endpoint, serve
+from nanogpt.engines.endpoint import Cells, Endpoint, Told, judge, told_of
+from nanogpt.proof.statistics import LEVEL
+from nanogpt.sampling import RandomSource, Sampling
+
+TEXTS = 80
+STALE = 13  # the bug of the gallery that leaves a rejected guess in the cache
+
+
+@pytest.fixture
+def served():
+    """served(bug=None, …): the address of a server of ours, which ends with the test."""
+    servers = []
+
+    def serving(*given, **settings):
+        server = serve.open_server(*given, **settings)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/v1"
+
+    yield serving
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def audited(address, told=False, sampling=Sampling(), texts=TEXTS, n=10, **more):
+    server = Endpoint(address, more=more)
+    return server.audit(endpoint.PROMPT, n, texts, sampling, told=told)
+
+
+# Servers
+
+
+@pytest.mark.parametrize("draft", serve.DRAFTS)
+def test_a_right_server_is_not_refused(served, draft):
+    report = audited(served(draft=draft))
+    assert report.right and not report.blind and report.texts == TEXTS
+    assert [place.place for place in report.places[:2]] == ["all places", "token 1"]
+    assert len(report.places) == 11 and report.source == "read again"
+
+
+@pytest.mark.parametrize("bug, first", [(11, 1), (8, 5), (STALE, 2)])
+def test_a_wrong_server_is_refused_from_where_its_bug_comes_in(served, bug, first):
+    """Bug 11 accepts every guess; with K = 4, bug 8's first bonus token is the fifth or sixth."""
+    report = audited(served(bug))
+    assert not report.right and not report.blind
+    failed = [place.place for place in report.places[1:] if place.p < LEVEL]
+    assert not {f"token {i}" for i in range(1, first)} & set(failed)
+
+
+def test_what_is_told_by_a_pass_that_is_wrong_itself_agrees_with_what_it_drew(served):
+    """The rejected guess in the cache: p is wrong, and the tokens follow it."""
+    address = served(STALE)
+    assert audited(address, told=True).right and not audited(address).right
+
+
+def test_a_bonus_token_is_seen_by_what_is_told(served):
+    assert not audited(served(8), told=True).right
+
+
+def test_the_server_tells_the_targets_own_log_probabilities(served):
+    server, (target, tokenizer) = Endpoint(served()), checkpoint.load()
+    (choice,) = server.complete("What say", 6, logprobs=5, return_token_ids=True)
+    told, tokens = told_of(choice), choice["token_ids"]
+    assert choice["text"] == tokenizer.decode(tokens)
+    assert [one.token for one in told] == list(choice["text"])
+    (again,) = server.read_again([choice], 5)
+    assert [one.token for one in again] == [f"token_id:{token}" for token in tokens]
+    row = torch.tensor([choice["prompt_token_ids"] + tokens])
+    with torch.no_grad():
+        logs = target(row)[0][0, 7:-1].log_softmax(-1)
+    for i, token in enumerate(tokens):
+        assert told[i].logprob == pytest.approx(float(logs[i, token]), abs=1e-4)
+        assert again[i].logprob == pytest.approx(float(logs[i, token]), abs=1e-4)
+        assert 5 <= len(again[i].top) <= 6 and again[i].top[again[i].token] == again[i].logprob
+
+
+def test_a_cut_is_tested_and_a_wider_one_is_refused(served):
+    cut, address = Sampling(0.7, top_k=8), served()
+    assert audited(address, sampling=cut).right
+    wider = audited(address, sampling=cut, top_k=12)  # `more` has the last word
+    assert not wider.right and wider.worst.p == 0
+    hotter = audited(address, sampling=cut, temperature=1.5)
+    assert not hotter.right and hotter.worst.p > 0
+
+
+def test_a_seed_that_is_not_used_is_seen(served):
+    with pytest.raises(ValueError, match="same 20 texts came for two seeds"):
+        audited(served(), seed=3)
+
+
+def test_a_server_that_returns_no_ids_can_only_be_taken_at_its_word(served):
+    address = served()
+    with pytest.raises(ValueError, match="no token ids to read again; use --told"):
+        audited(address, texts=5, return_token_ids=False)
+    assert audited(address, told=True, return_token_ids=False).right
+
+
+def test_what_goes_wrong_at_the_server_is_one_line(served, capsys):
+    address = served()
+    for arguments, said in (
+        (["http://127.0.0.1:9/v1", "--model", "m"], "gave no answer that can be read"),
+        ([address, "--prompt", "½"], "answered 400"),
+        ([address, "--more", '{"temperature": -1}'], "answered 400"),
+        ([address, "--more", '{"n": 3}'], "returned 3 texts for n = 20"),
+        ([address, "--more", "[1]"], "--more is no JSON object"),
+        ([address, "--temperature", "0"], "no distribution to test"),
+        ([address, "--temperature", ".7"], "needs --top-k"),
+        ([address, "--top-k", "30"], "top-k is 30, and only 20 tokens are listed"),
+        ([address, "--samples", "0"], "samples is 0"),
+        ([address, "--level", "2"], "level is 2"),
+        ([address, "--json", "no/such/folder.json"], "folder"),
+    ):
+        assert nanogpt(["audit", *arguments]) == 2
+        out, error = capsys.readouterr()
+        line = error.strip().splitlines()[-1]
+        assert line.startswith("error: ") and said in line and not out
+
+
+def test_the_command_says_its_verdict_and_returns_it(served, capsys, tmp_path):
+    file = tmp_path / "report.json"
+    few = ["--samples", str(TEXTS)]
+    assert nanogpt(["audit", served(), *few, "--json", str(file)]) == 0
+    assert "verdict: right; a bias of" in capsys.readouterr().out
+    assert json.loads(file.read_text())["source"] == "read again"
+    assert nanogpt(["audit", served(8), *few]) == 1
+    assert "verdict: WRONG, token" in capsys.readouterr().out
+    assert nanogpt(["audit", served(), "--samples", "20", "--tokens", "3"]) == 2
+    assert "NOT SEEN: take more texts" in capsys.readouterr().out
+
+
+def test_no_server_of_a_bug_that_is_of_no_chain():
+    for bug in (0, 40):
+        with pytest.raises(ValueError, match=f"no bug {bug} of a chain"):
+            serve.open_server(bug)
+    with pytest.raises(ValueError, match="no draft 'none at all'"):
+        serve.open_server(draft="none at all")
+
+
+# Logs
+
+
+def as_chat(choice):
+    """The same log-probabilities in the form of a chat."""
+    content = [
+        {"token": one.token, "logprob": one.logprob,
+         "top_logprobs": [{"token": x, "logprob": y} for x, y in one.top.items()]}
+        for one in told_of(choice)
+    ]  # fmt: skip
+    return {"message": {"content": choice["text"]}, "logprobs": {"content": content}}
+
+
+@pytest.fixture
+def log(served, tmp_path):
+    """log(bug, form): a file of answers to different prompts, half of them in each form."""
+
+    def written(bug=None):
+        server, lines = Endpoint(served(bug)), []
+        for i, prompt in enumerate(["What say", "ROMEO:", "The king", "O, "] * 10):
+            choices = server.complete(prompt, 10, n=3, seed=3 * i, logprobs=10)
+            lines += [json.dumps({"choices": list(map(as_chat, choices) if i % 2 else choices)})]
+        path = tmp_path / f"answers {bug}.jsonl"
+        path.write_text("\n".join([*lines[:20], "", *lines[20:]]) + "\n", encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_a_log_of_different_prompts_in_both_forms_is_audited(log, capsys):
+    assert nanogpt(["audit", str(log())]) == 0
+    out = capsys.readouterr().out
+    assert "120 texts" in out and "p told, of the 10 likeliest" in out
+    assert nanogpt(["audit", str(log(11))]) == 1
+
+
+def test_what_is_no_log_is_one_line(tmp_path, capsys):
+    path = tmp_path / "answers.jsonl"
+    bare = json.dumps({"choices": [{"text": "a"}]})
+    for content, said in (
+        ("{}", "line 1: no response to read"),
+        ("\n\nnothing", "line 3: no response to read"),
+        (bare, "line 1: no response to read (an answer has no log-probabilities"),
+        ("", "0 tokens came"),
+    ):
+        path.write_text(content)
+        assert nanogpt(["audit", str(path)]) == 2
+        assert said in capsys.readouterr().err
+    assert nanogpt(["audit", "no such answers.jsonl"]) == 2
+
+
+def test_ids_name_tokens_where_the_server_tells_them():
+    """llama.cpp's form: two ids may have one text."""
+    entry = {"id": 7, "token": "\ufffd", "logprob": -1.0}
+    top = [entry, {"id": 9, "token": "\ufffd", "logprob": -2.0}]
+    (one,) = told_of({"logprobs": {"content": [entry | {"top_logprobs": top}]}})
+    assert one == Told("7", -1.0, {"7": -1.0, "9": -2.0})
+
+
+# The tests of what is told
+
+
+P = torch.tensor([0.35, 0.2, 0.15, 0.1, 0.08, 0.06, 0.04, 0.02], dtype=torch.float64)
+
+
+def told(token, p=P, top=4):
+    """What a server says: the likeliest `top`, and the one that came."""
+    names = dict.fromkeys([*p.argsort(descending=True, stable=True)[:top].tolist(), token])
+    return Told(str(token), math.log(p[token]), {str(i): math.log(p[i]) for i in names})
+
+
+def drawn(n, rng, p=P, change=lambda p: p):
+    """n texts of 2 tokens; the second's p is the first's, turned by the token that came."""
+    texts = []
+    for _ in range(n):
+        first = rng.categorical(change(p))
+        then = p.roll(first)
+        texts.append([told(first), told(rng.categorical(change(then)), then)])
+    return texts
+
+
+def test_which_tokens_are_listed_does_not_depend_on_the_one_that_came():
+    lists = [told(token).listed(Sampling(), 4) for token in range(8)]
+    assert all(p == lists[0][0] and border == math.log(0.1) for p, border in lists)
+    assert list(lists[0][0]) == ["0", "1", "2"]  # the fourth is the border
+    tied = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.1], dtype=torch.float64)
+    assert all(list(told(t, tied, 3).listed(Sampling(), 3)[0]) == ["0", "1"] for t in range(5))
+
+
+def test_right_tokens_fail_a_test_as_rarely_as_its_level_says():
+    rng = RandomSource(1)
+    ps = [
+        p
+        for _ in range(60)
+        for place in judge(drawn(100, rng), Sampling(), LEVEL, "", "").places
+        for p in (place.letters, place.ranks)
+    ]
+    low = sum(p < 0.05 for p in ps) / len(ps)
+    assert 0.02 < low < 0.09 and min(ps) > 1e-5  # 360 tests, a third of them of the same tokens
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: torch.softmax(p.log() / 0.6, -1),
+        lambda p: torch.where(p < 0.09, 0.0, p) / p[p >= 0.09].sum(),  # the tail is forgotten
+        lambda p: p.roll(1),
+    ],
+)
+def test_wrong_tokens_are_refused(change):
+    report = judge(drawn(1200, RandomSource(2), change=change), Sampling(), LEVEL, "", "")
+    assert not report.right
+
+
+def test_the_cells_hold_the_whole_p_and_what_cannot_come():
+    cut = Sampling(0.5, top_k=3)
+    cells = Cells.of([told(token) for token in range(8)], cut, 3)
+    assert torch.allclose(cells.letters.sum(1), torch.ones(8, dtype=torch.float64))
+    assert torch.allclose(cells.ranks.sum(1), torch.ones(8, dtype=torch.float64))
+    kept = cut.probs(P.log())
+    assert torch.allclose(cells.letters[0, :2], kept[:2]) and cells.letters[0, -1] == 0
+    rest, never = cells.letters.shape[1] - 2, cells.letters.shape[1] - 1
+    # The third is the border; the fourth is within SLACK of it, the fifth is not.
+    assert cells.letter.tolist() == [0, 1, rest, rest, never, never, never, never]
+
+
+def test_a_text_that_ends_early_is_tested_as_far_as_it_goes():
+    texts = drawn(80, RandomSource(3))
+    texts[40:] = [text[:1] for text in texts[40:]]
+    report = judge(texts, Sampling(), LEVEL, "", "")
+    assert [place.place for place in report.places] == ["all places", "token 1"]  # 40 are too few
+    with pytest.raises(ValueError, match="49 tokens came"):
+        judge([text[:1] for text in texts[:49]], Sampling(), LEVEL, "", "")
+
+
+def test_the_control_draws_from_p_but_for_a_fourth():
+    came = [one for text in drawn(2000, RandomSource(4)) for one in text]
+    made = endpoint.spoiled(came, Sampling(), 4, 0)
+    likeliest = sum(one.token == max(one.top, key=one.top.get) for one in made) / len(made)
+    assert abs(likeliest - (0.25 + 0.75 * 0.35)) < 0.04
+    unlisted = sum(one.token == "" for one in made) / len(made)
+    assert abs(unlisted - 0.75 * 0.3) < 0.03  # p of the border and of what follows it
+
+
+def test_a_report_is_wrong_at_its_level_and_blind_at_its_level():
+    report = judge(drawn(200, RandomSource(5)), Sampling(), LEVEL, "", "")
+    assert report.right and not report.blind
+    strict = dataclasses.replace(report, level=1.0)
+    assert not strict.right and strict.blind is False
+    assert dataclasses.replace(report, level=0.0).blind
