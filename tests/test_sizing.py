@@ -668,6 +668,32 @@ def test_memorys_end_is_marked_in_every_picture():
     chart = chapter_28.gain_curves({"a": ([1, 2, 143], [2, 1, 0.5]), "b": ([1, 9], [1, 1])}, "gain")
     ends = [tuple(x.get_xdata()) for x in chart.axes[0].lines if x.get_marker() == "|"]
     assert ends[:2] == [(143,), (9,)]
+    batches, found = chapter_28.gains(PAIR, 5)
+    assert batches == [1, 2, 4, 8, 16, 32, 64, 128, 143]
+    assert found == [PAIR.speed_up(B, 5) for B in batches]
+
+
+@pytest.mark.parametrize("draft", [None, SMALL])
+def test_a_full_memory_is_drawn_whole(draft):
+    plan = replace(PAIR, draft=draft)
+    shares = chapter_28.shares_of(plan)
+    assert sum(size for _, size, _ in shares) == pytest.approx(4 * 80, abs=0.001)
+    by_hand = {"weights": 140, "unused": 32, "caches": 288 - 140}
+    if draft:  # a token takes 320 KiB and 128 KiB
+        by_hand |= {"draft's weights": 16, "caches": 132 * 320 / 448}
+        by_hand["draft's caches"] = 132 * 128 / 448
+    assert {what: size for what, size, _ in shares} == pytest.approx(by_hand, abs=0.001)
+    drawn = chapter_28.memory_shares({"a plan": plan}, "memory").rows
+    assert {f"{what} {size:.0f}" for what, size in by_hand.items()} <= set(drawn)
+
+
+def test_cells_that_a_fit_has_not_seen_are_ringed():
+    times = {(B, n): 1e-3 * (B + n) for B in (1, 2, 4) for n in (1, 3, 5)}
+    chart = chapter_28.hidden_cells(times, PassTime(0, 1e-3, 0), [(1, 3), (2, 5), (4, 1)], "a fit")
+    [*_, rings] = chart.axes[0].collections
+    assert rings.get_offsets().tolist() == [[3, 4], [1, 5]]  # milliseconds; every second batch
+    predicted = [x.get_ydata().tolist() for x in chart.axes[0].lines if len(x.get_xdata()) == 3]
+    assert [1, 1, 1] in predicted and [4, 4, 4] in predicted
 
 
 REFUSED = {

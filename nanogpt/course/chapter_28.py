@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
 
-from nanogpt.measure.sizing import Published
+from nanogpt.measure.sizing import PassTime, Plan, Published
 from nanogpt.show.diagrams import box, sheet, words
-from nanogpt.show.figures import SERIES, STYLE, Picture, picture
+from nanogpt.show.figures import SERIES, STYLE, Picture, measured_beside_predicted, picture
 
 GPT_FAST = "https://github.com/meta-pytorch/gpt-fast"
 QWEN25 = "https://github.com/QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst"
@@ -103,12 +103,25 @@ def slip(
     return ": take the weights off the usable memory, and divide the rest by what a text keeps"
 
 
+def shares_of(plan: Plan) -> list[tuple[str, float, str]]:
+    """What lies in a plan's memory when it is full: (what, GB, kind of box) of each part."""
+    models, GB = plan.models(), 1e9
+    tokens = {m: plan.copies(m) * m.cached(plan.context) / plan.context for m in models}
+    names = ("weights", "target"), ("draft's weights", "draft")
+    parts = [(what, m.weights / GB, kind) for (what, kind), m in zip(names, models, strict=False)]
+    names = ("caches", "cached"), ("draft's caches", "draft")
+    for (what, kind), m in zip(names, models, strict=False):
+        parts.append((what, plan.capacity() * tokens[m] / GB, kind))
+    return [*parts, ("unused", (1 - plan.utilisation) * plan.gpus * plan.gpu.memory / GB, "gone")]
+
+
 @mpl.rc_context(STYLE)
-def memory_shares(rows: Mapping[str, Sequence[tuple[str, float, str]]], title: str) -> Picture:
-    """A machine's memory as a bar, one a row: {row: [(what lies there, GB, kind of box), …]}.
+def memory_shares(plans: Mapping[str, Plan], title: str) -> Picture:
+    """The memory of each plan, full of texts, as a bar: its weights, caches, and what is kept free.
 
     Each part is as wide as it is large; parts too narrow for their words have them below.
     """
+    rows = {name: shares_of(plan) for name, plan in plans.items()}
     axes = sheet(title, 9, 0.4 + 1.15 * len(rows))
     unit = 66 / max(sum(size for _, size, _ in parts) for parts in rows.values())
     for i, (name, parts) in enumerate(rows.items()):
@@ -125,10 +138,16 @@ def memory_shares(rows: Mapping[str, Sequence[tuple[str, float, str]]], title: s
     return axes.figure
 
 
+def gains(plan: Plan, K: int) -> tuple[list[int], list[float]]:
+    """(1, 2, 4, … texts, and all that fit; how many times as fast K guesses make each batch)."""
+    Bs = [2**i for i in range(12) if 2**i < plan.texts()] + [plan.texts()]
+    return Bs, [plan.speed_up(B, K) for B in Bs]
+
+
 @mpl.rc_context(STYLE)
 def gain_curves(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str) -> Picture:
     """{name: (batches, times as fast as plain)}, each ending at a bar, where memory is full."""
-    axes = picture(title, "texts at once", "times as fast as plain", 8, 3.6)
+    axes = picture(title, "texts at once", "times as fast as plain", 8, 3.8)
     for (name, (batches, gains)), (colour, dash, marker, _) in zip(
         curves.items(), SERIES, strict=False
     ):
@@ -137,7 +156,32 @@ def gain_curves(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], tit
         axes.plot(batches[-1], gains[-1], color=colour, marker="|", markersize=22, mew=3, ls="")
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(0, 1.05 * max(max(gains) for _, gains in curves.values()))
     axes.plot([], [], color="black", marker="|", markersize=14, mew=3, ls="", label="memory full")
-    axes.legend()
+    axes.figure.legend(loc="outside lower left", ncols=4)  # never over a line
     return axes.figure
+
+
+def hidden_cells(
+    times: Mapping[tuple[int, int], float],
+    found: PassTime,
+    hidden: Sequence[tuple[int, int]],
+    title: str,
+) -> Picture:
+    """Measured {(B, n): seconds} beside a fit, for every second B; what it has not seen is ringed.
+
+    Has a time for each of its B with each of its n.
+    """
+    batches, widths = (sorted(set(sizes)) for sizes in zip(*times, strict=True))
+    curves = {}
+    for B in batches[::2]:
+        points = [1e3 * times[B, n] for n in widths]
+        fitted = [1e3 * found(B, n) for n in widths]
+        curves[f"B = {B}"] = widths, points, [(ms, ms) for ms in points], fitted
+    what = (title, "tokens of each text, n", "ms a pass")
+    chart = measured_beside_predicted(curves, *what, level=None)
+    ringed = [(n, 1e3 * times[B, n]) for B, n in hidden if B in batches[::2]]
+    rings = {"marker": "o", "s": 180, "facecolors": "none", "edgecolors": "black"}
+    chart.axes[0].scatter(*zip(*ringed, strict=True), **rings)
+    return chart
