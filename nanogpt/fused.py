@@ -55,9 +55,13 @@ class PreallocatedCache:
         return cls(buffer, [[] for _ in range(B)], (0,) * B)
 
     @classmethod
-    def joined(cls, caches: Sequence[PreallocatedCache | None]) -> PreallocatedCache:
+    def joined(
+        cls, caches: Sequence[PreallocatedCache | None], more: Sequence[int] | None = None
+    ) -> PreallocatedCache:
         """One cache for several texts, from a cache of each; None is an empty one.
 
+        more: of each text, how many tokens the next pass has that are its own; padding is written
+        behind them, and overwritten later.
         Nothing is copied where they are the rows of one batch, in their order (`rows`).
         Errors are those of `check`; ValueError if all of them are None.
         """

@@ -46,6 +46,16 @@ def batch_mask(
     return pos, mask
 
 
+def probs_of_rows(sampling: Sampling, logits: Tensor) -> Tensor:
+    """sampling.probs of logits (B, T, V); a row of which it cannot be told is NaN, and no other."""
+    if logits.isfinite().all():
+        return sampling.probs(logits)
+    p = torch.full(logits.shape, torch.nan, dtype=torch.float64)
+    sound = logits.isfinite().all(-1).all(-1)
+    p[sound] = sampling.probs(logits[sound])
+    return p
+
+
 @torch.no_grad()
 def verify_batch(
     target: GPTLanguageModel,
@@ -65,7 +75,7 @@ def verify_batch(
         raise ValueError("give a tree and a sampling for each text, and one text at least")
     lengths, u = [text.cache_len for text in texts], [len(text.unread) for text in texts]
     whole = [with_unread(text, tree) for text, tree in zip(texts, trees, strict=True)]
-    past_kvs, before = joined([text.past_kvs for text in texts])
+    past_kvs, before = joined([text.past_kvs for text in texts], [1 + len(x.tokens) for x in whole])
     pos, mask = batch_mask(whole, lengths, before)
     tokens = [[*x.unread, x.tokens[-1], *tree.tokens] for x, tree in zip(texts, trees, strict=True)]
     idx = torch.tensor([(each + [0] * pos.shape[1])[: pos.shape[1]] for each in tokens])
@@ -76,7 +86,7 @@ def verify_batch(
     p = torch.empty(logits.shape, dtype=torch.float64)
     for sampling in set(samplings):
         its = [b for b, one in enumerate(samplings) if one == sampling]
-        p[its] = sampling.probs(logits[its])
+        p[its] = probs_of_rows(sampling, logits[its])
 
     own = rows(new_kvs, before, [P + len(x) for P, x in zip(lengths, tokens, strict=True)])
     verified = []
@@ -165,10 +175,13 @@ def batch_generate(
     return [seat.text.generation() for seat in seats]
 
 
-def joined(caches: Sequence[KVCache | None]) -> tuple[KVCache | None, list[int]]:
+def joined(
+    caches: Sequence[KVCache | None], more: Sequence[int] | None = None
+) -> tuple[KVCache | None, list[int]]:
     """One cache for a batch of texts, and the column where each text's own entries begin.
 
-    caches: of one text each; None is an empty one. Tuples are moved to the right, zeros before
+    caches: of one text each; None is an empty one. more: of each text, how many tokens the next
+    pass has that are its own; by default all. Tuples are moved to the right, zeros before
     them, so that the entries of the next pass follow in the same column for all; caches of another
     kind begin in column 0 and let each text go on in a column of its own.
     """
@@ -178,7 +191,7 @@ def joined(caches: Sequence[KVCache | None]) -> tuple[KVCache | None, list[int]]
     if len(caches) == 1:
         return some, [0]
     if not isinstance(some, tuple):
-        return type(some).joined(caches), [0] * len(caches)
+        return type(some).joined(caches, more), [0] * len(caches)
     lengths = torch.tensor([cache_length(cache) for cache in caches])[:, None]  # (B, 1)
     P = int(lengths.max())
     before = P - lengths

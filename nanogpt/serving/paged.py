@@ -6,7 +6,9 @@ Texts that begin alike share blocks; one that writes into a shared block writes 
 
 from __future__ import annotations
 
+import hashlib
 import weakref
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,13 +24,22 @@ class PoolFull(ValueError):
     """A pass needs more blocks than are free. Nothing was written."""
 
 
+def block_key(before: bytes, tokens: Sequence[int]) -> bytes:
+    """The name of a full block: by its own tokens, and by the name of the block before it.
+
+    So it stands for all tokens up to the block's end, at the price of the block's own.
+    """
+    return hashlib.sha256(before + array("q", tokens).tobytes()).digest()
+
+
 class BlockPool:
     """Memory for the entries of many texts: `blocks` blocks, each for `size` entries of one text.
 
-    `entries` (n_layer, 2, blocks, size, n_head, hs) holds their keys and values. `references`
-    counts the tables that hold a block. One that none holds is free, and remembers what was
-    published in it until it is taken again; the one that was free longest goes first. Their type
-    and device are those of the tensor `like`.
+    `entries` (n_layer, 2, blocks + 1, size, n_head, hs) holds their keys and values; the last block
+    is nobody's, what pads a pass is written there. `references` counts the tables that hold a
+    block. One that none holds is free, and remembers what was published in it until it is taken
+    again; the one that was free longest goes first. Their type and device are those of the tensor
+    `like`.
     Raises ValueError unless `blocks` and `size` are whole numbers from 1.
     """
 
@@ -39,11 +50,11 @@ class BlockPool:
         self.blocks, self.size = blocks, size
         n_head, hs = config.n_head, config.n_embd // config.n_head
         with torch.inference_mode(False):  # for later passes outside of it, too
-            self.entries = like.new_zeros(config.n_layer, 2, blocks, size, n_head, hs)
+            self.entries = like.new_zeros(config.n_layer, 2, blocks + 1, size, n_head, hs)
         self.references = [0] * blocks
         self.unused = dict.fromkeys(range(blocks))  # the free blocks, in the order they were freed
-        self.published: dict[tuple, int] = {}  # all tokens up to a block's end -> the block
-        self.keys: dict[int, tuple] = {}  # the same, by block
+        self.published: dict[bytes, int] = {}  # block_key -> the block
+        self.keys: dict[int, bytes] = {}  # the same, by block
 
     @property
     def free(self) -> int:
@@ -55,11 +66,15 @@ class BlockPool:
         return PagedCache([BlockTable(self) for _ in range(B)], (0,) * B)
 
     def take(self) -> int:
-        """The block that was free longest. What was published in it is forgotten."""
+        """The block that was free longest. What was published in it is forgotten, and erased.
+
+        Erased, since a masked entry has weight 0, and 0 times a NaN is a NaN.
+        """
         block = next(iter(self.unused))
         self.hold(block)
         if block in self.keys:
             del self.published[self.keys.pop(block)]
+        self.entries[:, :, block] = 0
         return block
 
     def hold(self, block: int) -> None:
@@ -75,29 +90,33 @@ class BlockPool:
             if not self.references[block]:
                 self.unused[block] = None
 
-    def wanted(self, tables: Sequence[BlockTable], lengths: Sequence[int], T: int) -> int:
-        """How many blocks T entries more for each text would take, copies of shared ones too."""
-        more, shared = 0, Counter()
-        for table, n in zip(tables, lengths, strict=True):
+    def wanted(
+        self, tables: Sequence[BlockTable], lengths: Sequence[int], more: Sequence[int]
+    ) -> int:
+        """How many blocks `more` entries of each text would take, copies of shared ones too."""
+        new, shared = 0, Counter()
+        for table, n, T in zip(tables, lengths, more, strict=True):
             touched = table.blocks[n // self.size : -(-(n + T) // self.size)]
             shared.update(block for block in touched if self.references[block] > 1)
-            more += max(0, -(-(n + T) // self.size) - len(table.blocks))
+            new += max(0, -(-(n + T) // self.size) - len(table.blocks))
         # Of all the tables that hold a block, the last to write may keep it.
-        return more + sum(min(n, self.references[block] - 1) for block, n in shared.items())
+        return new + sum(min(n, self.references[block] - 1) for block, n in shared.items())
 
-    def reserve(self, tables: Sequence[BlockTable], lengths: Sequence[int], T: int) -> None:
-        """Give each text room for T entries more, in blocks that it alone holds.
+    def reserve(
+        self, tables: Sequence[BlockTable], lengths: Sequence[int], more: Sequence[int]
+    ) -> None:
+        """Give each text room for `more` entries of its own, in blocks that it alone holds.
 
         Raises PoolFull, before anything is changed, where there are too few free blocks.
         """
-        wanted = self.wanted(tables, lengths, T)
+        wanted = self.wanted(tables, lengths, more)
         if wanted > self.free:
             raise PoolFull(
                 f"the pool is full: blocks of {self.size} wanted {wanted}, free "
-                f"{self.free} of {self.blocks}, for {T} entries more in each text; "
+                f"{self.free} of {self.blocks}, for {max(more)} entries more in a text; "
                 "drop a text, or make the pool larger"
             )
-        for table, n in zip(tables, lengths, strict=True):
+        for table, n, T in zip(tables, lengths, more, strict=True):
             for i in range(n // self.size, -(-(n + T) // self.size)):
                 if i == len(table.blocks):
                     table.blocks.append(self.take())
@@ -110,27 +129,35 @@ class BlockPool:
     def publish(self, tokens: Sequence[int], cache: PagedCache) -> None:
         """Let other texts find the full blocks of a text that begins with `tokens`.
 
-        The tokens must be final: whoever publishes an entry never writes it again.
+        The tokens must be final: whoever publishes an entry never writes it again. What the table
+        has published before is not named again.
         """
         (table,) = cache.tables
-        for i in range(min(len(tokens), cache.length) // self.size):
-            key, block = tuple(tokens[: (i + 1) * self.size]), table.blocks[i]
-            if key not in self.published and block not in self.keys:
-                self.published[key], self.keys[block] = block, key
+        for i in range(len(table.keys), min(len(tokens), cache.length) // self.size):
+            own, block = tokens[i * self.size : (i + 1) * self.size], table.blocks[i]
+            table.keys.append(block_key(table.keys[-1] if i else b"", own))
+            if table.keys[i] not in self.published and block not in self.keys:
+                self.published[table.keys[i]], self.keys[block] = block, table.keys[i]
+
+    def known(self, tokens: Sequence[int]) -> tuple[list[int], list[bytes]]:
+        """The published blocks that hold the first of these tokens, and their keys."""
+        blocks, keys = [], []
+        for end in range(self.size, len(tokens) + 1, self.size):
+            key = block_key(keys[-1] if keys else b"", tokens[end - self.size : end])
+            if key not in self.published:
+                break
+            blocks.append(self.published[key])
+            keys.append(key)
+        return blocks, keys
 
     def found(self, tokens: Sequence[int]) -> PagedCache | None:
         """A cache of the first of these tokens, in published blocks, or None.
 
         Nothing is computed, nothing is copied.
         """
-        blocks = []
-        for end in range(self.size, len(tokens) + 1, self.size):
-            block = self.published.get(tuple(tokens[:end]))
-            if block is None:
-                break
-            blocks.append(block)
+        blocks, keys = self.known(tokens)
         length = len(blocks) * self.size
-        return PagedCache([BlockTable(self, blocks)], [length]) if blocks else None
+        return PagedCache([BlockTable(self, blocks, keys)], [length]) if blocks else None
 
     def check(self, caches: Sequence[PagedCache]) -> None:
         """Raise AssertionError unless the books are right; caches: all that there are."""
@@ -154,8 +181,9 @@ class BlockTable:
     All caches of the text share its table. Once the last of them is dropped, its blocks go back.
     """
 
-    def __init__(self, pool: BlockPool, blocks: Sequence[int] = ()):
+    def __init__(self, pool: BlockPool, blocks: Sequence[int] = (), keys: Sequence[bytes] = ()):
         self.pool, self.blocks = pool, list(blocks)
+        self.keys = list(keys)  # of the blocks that it has published, or found
         for block in self.blocks:
             pool.hold(block)
         self.starts: list[int] = []  # from which entry on each pass, or cut, changed something
@@ -169,6 +197,7 @@ class BlockTable:
     def cut(self, n: int) -> None:
         """Give back the blocks after the first n entries. Nothing is erased."""
         keep = -(-n // self.pool.size)
+        del self.keys[n // self.pool.size :]
         if keep < len(self.blocks):
             self.starts.append(keep * self.pool.size)
             surplus = self.blocks[keep:]
@@ -194,8 +223,14 @@ class PagedCache:
     ValueError.
     """
 
-    def __init__(self, tables: Sequence[BlockTable], lengths: Sequence[int]):
+    def __init__(
+        self,
+        tables: Sequence[BlockTable],
+        lengths: Sequence[int],
+        more: Sequence[int] | None = None,
+    ):
         self.tables, self.lengths, self.pool = tables, tuple(lengths), tables[0].pool
+        self.more = more  # of each text, how many tokens the next pass has that are its own
         self.known = [len(table.starts) for table in tables]
         self.length = max(lengths)
         self.even = min(lengths) == self.length
@@ -218,20 +253,29 @@ class PagedCache:
 
     def wanted(self, T: int) -> int:
         """How many free blocks T entries more for each text would take."""
-        return self.pool.wanted(self.tables, self.lengths, T)
+        return self.pool.wanted(self.tables, self.lengths, [T] * len(self.tables))
 
     def reserve(self, T: int) -> None:
         """Have room for T entries more for each text. Errors: PoolFull, and those of `check`."""
         self.check()
-        self.pool.reserve(self.tables, self.lengths, T)
+        self.pool.reserve(self.tables, self.lengths, [T] * len(self.tables))
 
     def grown(self, T: int) -> PagedCache:
-        """The cache of a pass that writes T entries more. Errors are `reserve`'s."""
-        self.reserve(T)
+        """The cache of a pass that writes T entries more; what pads a text takes no room in it.
+
+        Errors are `reserve`'s.
+        """
+        self.check()
+        more = self.more or [T] * len(self.tables)
+        self.pool.reserve(self.tables, self.lengths, more)
         for table, n in zip(self.tables, self.lengths, strict=True):
             table.starts.append(n)
         new = PagedCache(self.tables, [n + T for n in self.lengths])
-        slots = [t.slots(n, n + T) for t, n in zip(self.tables, self.lengths, strict=True)]
+        nowhere = self.pool.blocks * self.pool.size
+        slots = [
+            table.slots(n, n + own) + [nowhere] * (T - own)
+            for table, n, own in zip(self.tables, self.lengths, more, strict=True)
+        ]
         new.written = torch.tensor(slots, device=self.pool.entries.device).flatten()
         new.read = new.index()  # the blocks of all texts
         return new
@@ -276,7 +320,7 @@ class PagedCache:
         self.check()
         (table,), n = self.tables, len(slots)
         stay = next((i for i, slot in enumerate(slots) if slot != i), n)
-        self.pool.reserve(self.tables, (stay,), n - stay)  # a shared block is not written
+        self.pool.reserve(self.tables, (stay,), (n - stay,))  # a shared block is not written
         flat, own = self.pool.entries.flatten(2, 3), table.slots(0, self.length)
         moved = flat[:, :, [own[slot] for slot in slots[stay:]]]  # a copy
         flat[:, :, own[stay:n]] = moved
@@ -288,14 +332,20 @@ class PagedCache:
         """The same entries for texts of their own. Blocks are copied on write."""
         self.check()
         size, pairs = self.pool.size, zip(self.tables, self.lengths, strict=True)
-        tables = [BlockTable(self.pool, table.blocks[: -(-n // size)]) for table, n in pairs]
+        tables = [
+            BlockTable(self.pool, table.blocks[: -(-n // size)], table.keys[: n // size])
+            for table, n in pairs
+        ]
         return PagedCache(tables, self.lengths)
 
     @classmethod
-    def joined(cls, caches: Sequence[PagedCache | None]) -> PagedCache:
+    def joined(
+        cls, caches: Sequence[PagedCache | None], more: Sequence[int] | None = None
+    ) -> PagedCache:
         """One cache for several texts, from a cache of each; None is an empty one. No copy.
 
-        A text that comes twice goes on as two (`fork`). Errors are those of `check`; ValueError
+        more: of each text, how many tokens the next pass has that are its own, and no padding; by
+        default all. A text that comes twice goes on as two (`fork`). Errors are those of `check`; ValueError
         if all of them are None.
         """
         some = [cache for cache in caches if cache is not None]
@@ -307,7 +357,7 @@ class PagedCache:
         for cache in caches:
             table = BlockTable(some[0].pool) if cache is None else cache.tables[0]
             tables.append(table if table not in tables else cache.fork().tables[0])
-        return cls(tables, [cache.length if cache else 0 for cache in caches])
+        return cls(tables, [cache.length if cache else 0 for cache in caches], more)
 
     def rows(self, lengths: Sequence[int]) -> list[PagedCache]:
         """The first entries of each text as a cache of its own. Errors are those of `check`."""

@@ -1,12 +1,17 @@
-"""Serving: several texts in one pass, each with a length, a draft length and a random source.
+"""Serving: requests come and go, and share the passes of one target.
 
-A text in a batch is what it is alone. Its tokens, its cache and its random numbers are its own;
-only the pass of the target is shared.
+A text in a server is what it is alone. Its tokens, its cache and its random numbers are its own;
+only the passes are shared, and the memory. Three parts: a `Queue` of who runs and who waits,
+`schedule`, which shares out a pass, and the `Server`, which makes passes. How much room there is,
+it asks of the memory: `Slots` for caches that texts have to themselves, `Blocks` for a pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,28 +24,31 @@ from nanogpt.model import GPTLanguageModel
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
-from nanogpt.serving.paged import PoolFull
+from nanogpt.serving.paged import BlockPool, PoolFull
 from nanogpt.speculative import check_draft
 from nanogpt.tree import check_target, commit
 
 
 def schedule(
-    wants: Sequence[tuple[int, int]], running: int, budget: int, width: int, capacity: int
+    wants: Sequence[tuple[int, int]], running: int, budget: int, chunk: int, free: int
 ) -> list[int]:
     """How many tokens of each request the next pass computes, for those that take part in it.
 
-    wants: of each request, in order of arrival, how many tokens there are to compute, and how many
-    places of the cache it needs. The first `running` have begun. A pass computes `budget` tokens,
-    at most `width` of one request. Where `capacity` places are too few for those that have begun,
-    the last to come make room, and the answer is shorter than `running`. Otherwise others begin
-    while places and tokens are left, and it is longer. A share of 0 waits for a turn.
+    wants: of each request, in order of arrival, how many tokens there are to compute before it may
+    guess (its unread ones and the current one), and how many of the free places of the cache they
+    take. The first `running` have begun. A pass computes `budget` tokens, at most `chunk` of one
+    request, and one at least of each that runs. Where the free places are too few for those that
+    run, the last to come make room, and the answer is shorter than `running`. Otherwise others
+    begin while places and tokens are left, and it is longer.
     """
-    shares, places = [], 0
+    shares, left = [], budget
     for i, (to_do, needs) in enumerate(wants):
-        left, places = budget - sum(shares), places + needs
-        if places > capacity or (i >= running and left == 0):
+        behind = max(0, running - i - 1)  # who run and come later: a token for each
+        free, n = free - needs, min(to_do, chunk, left - behind)
+        if free < 0 or (i >= running and n <= 0):
             break
-        shares.append(min(to_do, width, left))
+        shares.append(n)
+        left -= n
     return shares
 
 
@@ -56,32 +64,29 @@ class Part(NamedTuple):
 class Request(Text):
     """A text that is read a part at a time, and what else is its own.
 
-    tree: the guesses for the next pass, None before they are made; most: how many of them there is
-    room for. The first arguments and the errors are those of Text.
+    tree: the guesses for the next pass, None before they are made. arrived, began: when it was
+    submitted, and first took part in a pass; came: of each round, when its tokens were there.
+    preempted: how often it lost its places; shared: entries of the cache that it found made.
+    The first arguments and the errors are those of Text.
     """
 
     def __init__(self, target, prompt, max_new_tokens, stop_token, sampling, rng, id):
         super().__init__(target, prompt, max_new_tokens, stop_token)
         self.sampling, self.rng, self.id = sampling, rng, id
-        self.tree, self.most = None, 0
-
-    def forget(self) -> None:
-        """Give the cache back and drop the guesses; the same context is read again later."""
-        self.tree, self.most = None, 0
-        self.past_kvs = self.hidden = None
+        self.tree: Tree | None = None
+        self.arrived = self.began = 0.0
+        self.came: list[float] = []
+        self.preempted = self.shared = 0
 
     @property
     def to_do(self) -> int:
-        """How many tokens there are to compute: unread ones, the current one, the guesses.
-
-        A request without guesses waits for them until it is read: the current token stays out.
-        """
-        return len(self.unread) + (1 + len(self.tree.tokens) if self.tree else 0)
+        """How many tokens there are to compute before it may guess: unread, and the current one."""
+        return len(self.unread) + 1
 
     def part(self, n: int) -> tuple[Part, Tree]:
-        """Its next n tokens for a pass: the first, and the others as a tree after it."""
-        known = [*self.unread, self.tokens[-1]][:n]
-        guesses, before = (self.tree or self.no_tree).cut(n - len(known)), len(known) - 1
+        """Its next n tokens for a pass, and its guesses: the first, and the others as a tree."""
+        known, guesses = [*self.unread, self.tokens[-1]][:n], self.tree or self.no_tree
+        before = len(known) - 1
         parents = [*range(-1, before - 1), *(parent + before for parent in guesses.parents)]
         first = Part(known[:1], self.past_kvs, self.cache_len)
         return first, Tree(known[1:] + guesses.tokens, parents, guesses.q)
@@ -92,59 +97,172 @@ class Request(Text):
         return Tree.empty(self.target.config.vocab_size)
 
     def take_part(self, n: int, p: Tensor, hidden: Tensor | None, new_kvs: KVCache) -> None:
-        """What a pass over n of its tokens brings: more of the cache, or a round.
+        """What a pass over n of its tokens, and its guesses, brings: more of the cache, or a round.
 
-        p (n, V); hidden (n, C), None where the draft reads none; new_kvs with all n entries.
+        p (n + guesses, V); hidden (n + guesses, C), None where the draft reads none; new_kvs with
+        all these entries.
         """
-        unread, tree = len(self.unread), self.tree
+        unread, tree, self.tree = len(self.unread), self.tree, None  # no guess is judged twice
         if n > unread:
-            self.tree = None  # whatever happens from here on, no guess is judged twice
-            tree, p = tree.cut(n - unread - 1), p[unread:].clone()  # the pass's own can go
-            path, token = accept_tree(tree, p, self.rng)
-            commit(self, tree, p, path, token, keep_path(new_kvs, path, self.position), hidden)
+            p = p[unread:].clone()  # the pass's own can go
+            path, token = accept_tree(tree or self.no_tree, p, self.rng)
+            past_kvs = keep_path(new_kvs, path, self.position)
+            commit(self, tree or self.no_tree, p, path, token, past_kvs, hidden)
         else:
             if hidden is not None and self.hidden is not None:
                 hidden = torch.cat([self.hidden, hidden])
-            elif self.past_kvs is not None:  # of a part of the context: no use to a draft
+            elif self.cache_len:  # of a part of the context: no use to a draft
                 hidden = None
             self.past_kvs, self.hidden = new_kvs, hidden
             self.prefills += 1
 
 
-def check_server(
-    draft: Draft | Proposer | None,
-    policy: Callable[[int], int],
-    what: str,
-    V: int,
-    **numbers: int | None,
-) -> int:
-    """The most guesses that a policy allows. Raises ValueError for settings that are out of range.
+# Memory
 
-    what: where the policy's numbers come from; numbers: budget, rows, capacity (or None) and width,
-    by name.
+
+class Slots:
+    """So many places for entries, of caches that texts have to themselves."""
+
+    size = 1  # places that are handed out together
+
+    def __init__(self, places: int):
+        self.places = places
+
+    def free(self, running: Sequence[Request]) -> int:
+        """Places that nobody holds."""
+        return self.places - sum(request.cache_len for request in running)
+
+    def needs(self, request: Request, n: int) -> int:
+        """How many of the free ones a request takes, to have the first n entries of its context."""
+        return n - request.cache_len
+
+    def begin(self, request: Request) -> None:
+        """What a request has before it is read: nothing."""
+
+    def reserve(self, request: Request, T: int) -> None:
+        """Room for T entries more: it is there."""
+
+    def keep(self, request: Request) -> None:
+        """What may be kept for others: nothing."""
+
+    def drop(self, request: Request) -> None:
+        """Take a request's cache away."""
+        request.past_kvs = request.hidden = None
+
+
+class Blocks:
+    """The places of a pool, which is asked what is free, whoever else holds blocks there.
+
+    share: whether a request begins with the blocks that others have published.
     """
+
+    def __init__(self, pool: BlockPool, share: bool = True):
+        self.pool, self.size, self.places, self.share = pool, pool.size, pool.blocks, share
+
+    def free(self, running: Sequence[Request]) -> int:
+        """Blocks that nobody holds."""
+        return self.pool.free
+
+    def needs(self, request: Request, n: int) -> int:
+        """How many free blocks a request takes, to have the first n entries of its context."""
+        if request.past_kvs is not None:
+            return request.past_kvs.wanted(n - request.cache_len)
+        blocks = self.pool.known(self.context(request))[0] if self.share else []
+        held = sum(self.pool.references[block] > 0 for block in blocks)
+        return -(-n // self.size) - held
+
+    def context(self, request: Request) -> list[int]:
+        """The tokens whose entries a cache may hold: all before the current one."""
+        return request.tokens[request.start : -1]
+
+    def begin(self, request: Request) -> None:
+        """Begin with what is there already."""
+        if request.past_kvs is None:
+            found = self.pool.found(self.context(request)) if self.share else None
+            request.past_kvs = found or self.pool.empty(None, 1, None)
+            request.shared += request.cache_len
+
+    def reserve(self, request: Request, T: int) -> None:
+        """Room for T entries more. Raises PoolFull."""
+        request.past_kvs.reserve(T)
+
+    def keep(self, request: Request) -> None:
+        """Let others find what is final in a request's cache."""
+        if self.share:
+            self.pool.publish(self.context(request), request.past_kvs)
+
+    def drop(self, request: Request) -> None:
+        """Give a request's blocks back now, whoever still has its cache in hand."""
+        if request.past_kvs is not None:
+            request.past_kvs.free()
+        request.past_kvs = request.hidden = None
+
+
+# Requests
+
+
+class Queue:
+    """Who runs and who waits, both in order of arrival."""
+
+    def __init__(self):
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.by_id: dict[int, Request] = {}
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self.running
+        yield from self.waiting
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def add(self, request: Request) -> None:
+        """A new request waits at the end of the line."""
+        self.by_id[request.id] = request
+        self.waiting.append(request)
+
+    def remove(self, id: int) -> Request:
+        """Take a request out. Raises ValueError if none of this id is there (any more)."""
+        if id not in self.by_id:
+            raise ValueError(f"no request {id!r} is running or waiting")
+        request = self.by_id.pop(id)
+        (self.running if request in self.running else self.waiting).remove(request)
+        return request
+
+    def begin(self) -> Request:
+        """The first that waits runs."""
+        self.running.append(self.waiting.popleft())
+        return self.running[-1]
+
+    def preempt(self) -> Request:
+        """The last that runs waits again, before all others."""
+        self.waiting.appendleft(self.running.pop())
+        return self.waiting[0]
+
+
+def check_numbers(**numbers: int | None) -> None:
+    """Raise ValueError unless each is a whole number from 1, or None."""
     for name, number in numbers.items():
-        if name == "capacity" and number is None:
-            continue
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, int) or number < 1
+        ):
             raise ValueError(f"{name} is {number!r}; it must be a whole number from 1")
-    most = [policy(running) for running in range(1, numbers["rows"] + 1)]
-    for n in most:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ValueError(f"{what} is {n!r}; it must be a whole number from 0")
-    if max(most) and draft is None:
-        raise ValueError(f"{what} is {max(most)} and there is no draft; give one, or K = 0")
-    if draft is not None:
-        check_draft(draft, V)
-    return max(most)
 
 
-class FrontDesk:
-    """Where requests line up for a server, in order of arrival, and leave again.
+class Server:
+    """Continuous batching: requests come and go, and every pass takes what fits.
 
-    requests: those that are there; the first `running` have begun. block: places of the cache that
-    are handed out together; padding: tokens of a pass that take places, whatever they are. Settings
-    and errors are those of Server.
+    K: how deep a draft with get_probs guesses, by default 4; a Proposer has a depth of its own.
+    nodes: the most guesses of a request in a pass: by default K, or for a Proposer what `chunk`
+    leaves. policy: chooses them instead, of the number of requests in the pass; of nothing that was
+    drafted, or the output is biased. rows (vLLM: max_num_seqs): requests that run at a time. budget
+    (max_num_batched_tokens): tokens that a pass computes; chunk: of one request's prompt, so that a
+    long one holds nobody up. capacity: places for tokens in all caches together, by default a
+    window for each row; a target on a BlockPool has the pool's. share: whether requests on a pool
+    share the blocks of what they begin with; with a draft that reads the target's states, no.
+    seed: of the requests that bring no random numbers; by default another for every server. clock:
+    seconds, for what a request notes of its times.
+    Raises ValueError for a draft of another vocabulary, and for numbers that are out of range.
     """
 
     def __init__(
@@ -155,47 +273,65 @@ class FrontDesk:
         budget: int = 256,
         rows: int = 32,
         capacity: int | None = None,
-        width: int = 16,
+        chunk: int = 16,
         nodes: int | None = None,
         policy: Callable[[int], int] | None = None,
+        share: bool = True,
+        seed: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ):
-        window, V = target.config.block_size, target.config.vocab_size
+        check_numbers(budget=budget, rows=rows, capacity=capacity, chunk=chunk)
+        if budget < rows:
+            raise ValueError(f"budget is {budget}; a pass has a token for each of {rows} rows")
+        self.target, self.draft, self.V = target, None, target.config.vocab_size
+        self.budget, self.rows, self.chunk, self.clock = budget, rows, chunk, clock
         K = (4 if draft is not None else 0) if K is None else K
         self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
-        if self.trees:
-            fixed = width - 1 if nodes is None else nodes
-        else:  # a chain has no more nodes than it is deep
-            fixed = K if nodes is None else min(K, nodes)
+        fixed = chunk - 1 if self.trees and nodes is None else K if nodes is None else nodes
+        fixed = fixed if self.trees else min(K, fixed)
         self.policy = policy or (lambda _: fixed)
         what = "a number of the policy" if policy else "K" if nodes is None else "nodes"
-        numbers = {"budget": budget, "rows": rows, "capacity": capacity, "width": width}
-        self.most = check_server(draft, self.policy, what, V, **numbers)
-        self.target, self.draft = target, None
+        most = self.most_guesses(what)
+        if most and draft is None:
+            raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
         if draft is not None:
-            self.draft = lifted(draft, K if policy is None else self.most)
+            check_draft(draft, self.V)
+            self.draft = lifted(draft, K if policy is None else most)
             check_target(self.draft, target)
         self.reads = draft is not None and self.draft.reads
         pool = getattr(target, "cache", None)
-        self.block, self.padding = getattr(pool, "size", 1), width * hasattr(pool, "blocks")
-        all_places = rows * (window + self.most * self.trees)
-        if hasattr(pool, "blocks"):
-            all_places = pool.blocks * pool.size
-        self.capacity = all_places if capacity is None else capacity
-        self.budget, self.rows, self.width = budget, rows, width
-        self.no_guess = Tree.empty(V)
-        self.requests: list[Request] = []
-        self.running = self.submitted = 0
+        if isinstance(pool, BlockPool):
+            self.memory = Blocks(pool, share and not self.reads)
+        else:
+            window = target.config.block_size + most * self.trees
+            self.memory = Slots(rows * window if capacity is None else capacity)
+        self.seed = secrets.randbits(62) if seed is None else seed
+        self.queue, self.submitted = Queue(), 0
         self.finished: dict[int, Generation] = {}
         self.errors: list[str] = []
 
+    def most_guesses(self, what: str) -> int:
+        """The most that the policy allows. Raises ValueError for what is no number of guesses."""
+        most = [self.policy(running) for running in range(1, self.rows + 1)]
+        for n in most:
+            if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+                raise ValueError(f"{what} is {n!r}; it must be a whole number from 0")
+        return max(most)
+
+    @property
+    def requests(self) -> list[Request]:
+        """All that are there, in order of arrival."""
+        return list(self.queue)
+
+    @property
+    def running(self) -> int:
+        """How many requests have begun."""
+        return len(self.queue.running)
+
     @property
     def waiting(self) -> int:
-        """How many requests have not begun, or have lost their places."""
-        return len(self.requests) - self.running
-
-    def places(self, context: int, guesses: int) -> int:
-        """How many blocks of the cache a request needs; what pads a pass takes room in a pool."""
-        return -(-(context + max(1 + guesses, self.padding)) // self.block)
+        """How many have not, or have lost their places."""
+        return len(self.queue.waiting)
 
     def submit(
         self,
@@ -205,117 +341,191 @@ class FrontDesk:
         rng: RandomSource | None = None,
         stop_token: int | None = None,
     ) -> int:
-        """Line up a request; returns its id: 0, 1, … `rng` defaults to RandomSource(id).
+        """Line up a request; returns its id: 0, 1, … `rng` defaults to one of the server's seed.
 
         Raises ValueError for a bad request, or one that is too long for the cache.
         """
-        rng = rng or RandomSource(self.submitted)
+        id = self.submitted
+        rng = rng or RandomSource((self.seed << 32) + id)
         asked = prompt_tokens, max_new_tokens, stop_token
-        request = Request(self.target, *asked, sampling, rng, self.submitted)
+        request = Request(self.target, *asked, sampling, rng, id)
         longest = min(request.end, request.block_size) - 1
-        needs = self.block * self.places(longest, self.most if self.trees else 0)
-        if needs > self.capacity:
+        needs, size = -(-longest // self.memory.size), self.memory.size
+        if needs > self.memory.places:
             raise ValueError(
-                f"the request may need {needs} places in the cache, and there are "
-                f"{self.capacity} in all; ask for fewer tokens, or give the server more"
+                f"the request may need {needs * size} places in the cache, and there are "
+                f"{self.memory.places * size} in all; ask for fewer tokens, or give the server more"
             )
-        self.requests.append(request)
+        request.arrived = self.clock()
+        self.queue.add(request)
         self.submitted += 1
-        return request.id
+        return id
 
     def cancel(self, id: int) -> Generation:
         """Drop a request, running or waiting; returns what it has written so far.
 
         Raises ValueError if no request of this id is there (any more).
         """
-        for i, request in enumerate(self.requests):
-            if request.id == id:
-                del self.requests[i]
-                self.running -= i < self.running
-                request.past_kvs = request.hidden = None
-                return request.generation()
-        raise ValueError(f"no request {id!r} is running or waiting")
+        request = self.queue.remove(id)
+        self.memory.drop(request)
+        return request.generation()
 
     def safely(self, request: Request, do: Callable, *args) -> None:
-        """Do it; where it fails, this request is dropped with a note, and no other is touched.
-
-        A draft that works in the target's cache may find it full: there are no guesses this time.
-        """
+        """Do it; where it fails, this request is dropped with a note, and no other is touched."""
         try:
             do(*args)
         except Exception as error:
-            if isinstance(error, PoolFull) and do == self.guess:
-                request.tree, request.most = self.no_guess, 0
-                if request.past_kvs is not None:  # what it took beyond that goes back
-                    request.past_kvs = request.past_kvs.kept(request.cache_len)
-                return
             self.cancel(request.id)
             self.errors.append(f"request {request.id} is dropped: {error}")
 
+    # A step
 
-class Server(FrontDesk):
-    """Continuous batching: requests come and go, and every pass takes what fits.
-
-    K: how deep a draft with get_probs guesses, by default 4; a Proposer has a depth of its own.
-    nodes: the most guesses of a request in a pass: by default K, or for a Proposer what `width`
-    leaves. policy: chooses them instead, of the number of running requests; of nothing that was
-    drafted, or the output is biased. budget: tokens that a pass computes; width: of one request, so
-    that a long prompt holds nobody up; rows: requests that run at a time. capacity: places for
-    tokens in all caches together, by default a window for each row, or the pool that the target
-    keeps its caches in.
-    Raises ValueError for a draft of another vocabulary, and for numbers that are out of range.
-    """
-
-    def guess(self, request: Request, nodes: int) -> None:
-        """Up to so many guesses for a request's next pass."""
-        tree, most = self.no_guess, nodes if self.trees else min(nodes, request.room)
-        if most > 0:
-            deep = min(nodes, request.room)
-            tree = self.draft.propose(request, deep, request.sampling, request.rng)
-        request.tree, request.most = tree.cut(most), most
-
-    def settle(self) -> None:
-        """Between two passes: the finished leave, and all others have guesses."""
-        for request in [request for request in self.requests if request.done]:
+    def retire(self) -> None:
+        """The finished leave, and who has filled the window begins anew."""
+        for request in [request for request in self.queue if request.done]:
             self.finished[request.id] = self.cancel(request.id)
-        nodes = self.policy(max(1, self.running))
-        for request in [request for request in self.requests if request.tree is None]:
-            request.restart_if_full()
-            if not (self.reads and request.unread):  # it looks at what is to be read first
-                self.safely(request, self.guess, request, nodes)
+        for request in self.queue.running:
+            if request.position == request.block_size:
+                self.memory.drop(request)
+                request.restart_if_full()
+                self.memory.begin(request)
+
+    def shares(self) -> list[int]:
+        """How many known tokens of each request that runs the next pass has.
+
+        The last to come make room where there is too little, and then nobody begins.
+        """
+        queue, new = self.queue, True
+        while True:
+            line = [*queue.running, *(list(queue.waiting)[: self.rows - self.running] * new)]
+            for request in line:
+                request.restart_if_full()  # those that wait: the others have
+            wants = [(r.to_do, self.memory.needs(r, r.position + 1)) for r in line]
+            free = self.memory.free(queue.running)
+            shares = schedule(wants, self.running, self.budget, self.chunk, free)
+            if len(shares) >= self.running:
+                break
+            request, new = queue.preempt(), False
+            self.memory.drop(request)
+            request.tree, request.preempted = None, request.preempted + 1
+        while self.running < len(shares):
+            request = queue.begin()
+            request.began = request.began or self.clock()
+            self.memory.begin(request)
+        return [min(n, r.to_do) for r, n in zip(queue.running, shares, strict=True)]
 
     def batch(self) -> list[tuple[Request, int]]:
-        """Who takes part in the next pass, with how many tokens. Others have no cache."""
-        line = self.requests[: self.rows]
-        wants = [(request.to_do, self.places(request.position, request.most)) for request in line]
-        places = self.capacity // self.block
-        shares = schedule(wants, self.running, self.budget, self.width, places)
-        for request in self.requests[len(shares) :]:
-            if request.past_kvs is not None:  # it is preempted
-                request.forget()
-        self.running = len(shares)
-        return [(request, n) for request, n in zip(line, shares, strict=False) if n]
+        """Who takes part in the next pass, with how many known tokens; and their guesses are made.
 
-    @torch.inference_mode()
-    def step(self) -> dict[int, Generation]:
-        """One pass for all that fit; returns the requests that it finished, by id.
-
-        Requests change only after the pass: interrupted, step can be called again. Where one fails
-        by itself (its random source, say), it is dropped and the others go on; then step raises
-        RuntimeError with its id. What is finished is returned by the next call.
+        Guesses take what is left of the budget and of the memory, and only whoever is read guesses.
         """
-        self.settle()
-        if batch := self.batch():
+        batch = list(zip(self.queue.running, self.shares(), strict=True))
+        left, nodes = self.budget - sum(n for _, n in batch), self.policy(max(1, len(batch)))
+        needs = {r: self.memory.needs(r, r.position + 1) for r, _ in batch}
+        free = self.memory.free(self.queue.running) - sum(needs.values())
+        for request, n in batch:
+            if n < request.to_do or (self.reads and request.unread):
+                self.memory.reserve(request, n)
+                continue
+            room = nodes * (request.room > 0) if self.trees else min(nodes, request.room)
+            most = min(room if request.tree is None else len(request.tree.tokens), left)
+            while most and self.memory.needs(request, request.position + 1 + most) > (
+                needs[request] + free
+            ):
+                most -= 1
+            free -= self.memory.needs(request, request.position + 1 + most) - needs[request]
+            left -= most
+            self.memory.reserve(request, n + most)
+            self.safely(request, self.guess, request, most)
+        return [(request, n) for request, n in batch if request.id in self.queue.by_id]
+
+    def guess(self, request: Request, most: int) -> None:
+        """Up to so many guesses for a request's next pass.
+
+        Raises ValueError for guesses that are no tokens. A draft that works in the target's pool
+        may find it full: there are no guesses this time.
+        """
+        if request.tree is not None:  # of a pass that was interrupted
+            request.tree = request.tree.cut(most)
+            return
+        tree, deep = request.no_tree, min(most, request.room)
+        if deep > 0:
+            try:
+                tree = self.draft.propose(request, deep, request.sampling, request.rng)
+            except PoolFull:
+                tree = request.no_tree
+        for token in tree.tokens:
+            if not 0 <= token < self.V:
+                raise ValueError(f"the draft guesses {token}, and the tokens are 0 to {self.V - 1}")
+        request.tree = tree.cut(most)
+
+    def advance(self) -> None:
+        """One pass for all that fit.
+
+        Requests change only after the pass: interrupted, it can be called again. Where one fails by
+        itself (its draft or its random source, say), it is dropped and the others go on; then
+        RuntimeError is raised with its id. Raises PoolFull if the pool, which others use as well,
+        has no room for anybody.
+        """
+        self.retire()
+        batch = self.batch()
+        if not batch and self.queue.waiting:
+            first = self.queue.waiting[0]
+            raise PoolFull(
+                f"request {first.id} needs {self.memory.needs(first, first.position + 1)} blocks, "
+                f"and {self.memory.free([])} are free: others hold the rest"
+            )
+        if batch:
             parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
             samplings = [request.sampling for request, _ in batch]
             layers = [self.draft and self.draft.layers] * len(parts)
             verified = verify_batch(self.target, parts, trees, samplings, layers)
             for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
                 seen = hidden if self.reads else None
-                self.safely(request, request.take_part, n, p, seen, new_kvs)
-        self.settle()
+                self.safely(request, self.take_part, request, n, p, seen, new_kvs)
+        self.retire()
         if self.errors:
             errors, self.errors = self.errors, []
             raise RuntimeError("; ".join(errors) + "; call step again for the others")
+
+    def take_part(self, request: Request, n: int, p, hidden, new_kvs) -> None:
+        """What a pass brings to a request, and what others may have of it."""
+        rounds = len(request.rounds)
+        request.take_part(n, p, hidden, new_kvs)
+        self.memory.keep(request)
+        request.came += [self.clock()] * (len(request.rounds) - rounds)
+
+    @torch.inference_mode()
+    def step(self) -> dict[int, Generation]:
+        """One pass for all that fit; returns the requests that it finished, by id.
+
+        Errors are those of `advance`; what is finished is returned by the next call.
+        """
+        self.advance()
         finished, self.finished = self.finished, {}
         return finished
+
+    def stream(self, id: int) -> Iterator[int]:
+        """A request's tokens, as they come; the server steps for all while they are awaited.
+
+        Whoever stops listening cancels the request. Raises ValueError if none of this id is there.
+        """
+        if id in self.finished:
+            yield from self.finished.pop(id).tokens
+            return
+        if id not in self.queue.by_id:
+            raise ValueError(f"no request {id!r} is running or waiting")
+        request, shown = self.queue.by_id[id], 0
+        try:
+            while True:
+                new = request.tokens[request.n_prompt :]
+                yield from new[shown:]
+                shown = len(new)
+                if id not in self.queue.by_id:
+                    break
+                with torch.inference_mode():
+                    self.advance()
+            self.finished.pop(id, None)
+        finally:
+            if id in self.queue.by_id:
+                self.cancel(id)
