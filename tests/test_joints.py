@@ -33,7 +33,7 @@ from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
 from nanogpt.tree import tree_generate, tree_rounds
 
 GREEDY, NEW = Sampling(0), 60
-AMPLE = {"width": 128, "budget": 10_000, "nodes": 100}
+AMPLE = {"chunk": 128, "budget": 10_000, "nodes": 100}
 
 
 @pytest.fixture(scope="module")

@@ -427,49 +427,24 @@ def test_shared_texts_write_what_others_write_and_publish_only_what_is_final():
     assert max(map(len, pool.published)) > 6, "generated tokens are shared, too"
 
 
-class SharedRequest(Request):
-    """A server's request that begins in published blocks, and publishes its own final ones."""
-
-    begun: ClassVar = []  # of each context: how many tokens were found, and how many it has
-
-    def find(self):
-        self.past_kvs = self.target.cache.found(self.tokens[self.start : -1])
-        self.begun.append((self.cache_len, self.position))
-
-    def __init__(self, *given):
-        super().__init__(*given)
-        self.find()
-
-    def restart_if_full(self):
-        before = self.start
-        super().restart_if_full()
-        if self.start != before:
-            self.find()
-
-    def take_part(self, *args):
-        super().take_part(*args)
-        self.target.cache.publish(self.tokens[self.start :], self.past_kvs)
-
-
-def test_requests_of_a_server_can_share_what_begins_alike(monkeypatch):
-    """In a pool with room: a request finds its first blocks when it lines up, and holds them."""
+def test_requests_of_a_server_share_what_begins_alike():
+    """A prompt's blocks are there for those that come later; a restart finds what others wrote."""
     plain, draft, greedy = toy_target(7, 16), random_draft(7), Sampling(0)
     prompts = [[1, 2, 3, 4, 5, 6, n] for n in range(7)] * 3
     alone = [speculative_generate(plain, draft, prompt, 20, 2, greedy) for prompt in prompts]
-    for kind in (Request, SharedRequest):
-        monkeypatch.setattr(serve, "Request", kind)
-        SharedRequest.begun.clear()
+    for share in (False, True):
         target = on_pool(plain, 200, 3)
-        server, made = Server(target, draft, K=2, rows=6, width=4), {}
+        server, made = Server(target, draft, K=2, rows=6, chunk=4, share=share), {}
         asked = [server.submit(prompt, 20, greedy) for prompt in prompts]
+        requests = server.requests
         while server.requests:
             made |= server.step()
             target.cache.check([r.past_kvs for r in server.requests if r.past_kvs])
         assert [made[id].tokens for id in asked] == [one.tokens for one in alone]
         assert target.cache.free == 200
-    found, wanted = zip(*SharedRequest.begun, strict=True)
-    assert sum(found[: len(prompts)]) == 0, "all line up before the first is read"
-    assert sum(found) > sum(wanted[len(prompts) :]) / 3, "restarts find what others wrote"
+        shared = [request.shared for request in requests]
+        assert all(shared[6:]) == share and any(shared) == share
+        assert not any(shared[:6]) or max(shared[:6]) > 6, "the first six begin at once"
 
 
 def test_a_shared_text_ends_with_its_stop_token():
@@ -478,7 +453,7 @@ def test_a_shared_text_ends_with_its_stop_token():
     new_kvs = prefill(target, [1, 2, 3, 4, 5, 6])
     text.take(Round([4, 5, 6], torch.zeros(3, 7), torch.zeros(4, 7), [4, 5, 6, 0], 2), new_kvs)
     assert text.tokens == [1, 2, 3, 4, 5] and text.done
-    assert max(map(len, target.cache.published)) == 4
+    assert target.cache.published.keys() == beginnings([1, 2, 3, 4], 2).keys()
 
 
 def test_blocks_that_were_free_longest_are_taken_first_and_forgotten():

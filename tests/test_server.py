@@ -74,7 +74,7 @@ def test_a_request_in_the_server_is_the_request_alone(form, preempted):
     rnd, drawn = random.Random(f"a server, {form}"), 0
     for _ in range(20):
         roomy, K = rnd.random() < 0.5, rnd.randrange(1, 5)
-        limits = {"rows": rnd.randrange(1, 6), "budget": rnd.choice([5, 20]), "width": 3}
+        limits = {"rows": rnd.randrange(1, 6), "budget": rnd.choice([5, 20]), "chunk": 3}
         if form != "paged":
             limits["capacity"] = rnd.randrange(20, 40)
         if roomy:
@@ -107,7 +107,7 @@ def test_a_draft_that_reads_the_target_finds_its_true_features(layers, preempted
     target = deep_toy()[0]
     head = random_head(target, layers)
     for capacity in (60, 21):
-        server = Server(target, EagleDraft(target, head, 3), 3, capacity=capacity, width=5)
+        server = Server(target, EagleDraft(target, head, 3), 3, capacity=capacity, chunk=5)
         prompts = [[0, 1, 2, 0, 1, 2, 2], [1], [2, 0]]
         for prompt in prompts:
             server.submit(prompt, 20, Sampling(0))
@@ -167,7 +167,7 @@ def product():
         pytest.param(
             PAIR_DRAFT,
             1,
-            {"capacity": 6, "budget": 3, "width": 2},
+            {"capacity": 6, "budget": 3, "chunk": 2},
             marks=pytest.mark.slow,
         ),
         (Grown(PAIR_DRAFT, (2,)), 2, {"capacity": 8, "nodes": 2}),
@@ -251,7 +251,7 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
         ({"draft": random_draft(4)}, "vocabulary of 4 tokens and the target one of 5"),
         ({"rows": 0}, "rows is 0; it must be a whole number from 1"),
         ({"budget": 2.5}, "budget is 2.5"),
-        ({"width": True}, "width is True"),
+        ({"chunk": True}, "width is True"),
         ({"capacity": 0}, "capacity is 0"),
     ],
 )
@@ -327,7 +327,7 @@ def test_an_interrupted_step_loses_nothing(form, monkeypatch):
             ("verify_batch", pass_of, False),
             ("accept_tree", accept, False),
         ):
-            server, done = Server(FORMS[form](), DRAFT, 2, width=4), {}
+            server, done = Server(FORMS[form](), DRAFT, 2, chunk=4), {}
             for prompt, n in asked:
                 server.submit(prompt, n, Sampling(0))
             monkeypatch.setattr(serve, name, interrupted(do, when, before))
@@ -450,8 +450,8 @@ def test_a_replay_takes_the_steps_of_the_server(monkeypatch):
         return 4 if running < 3 else 1
 
     monkeypatch.setattr(traffic.functools, "cache", lambda f: f)  # `told` is to see every step
-    run = traffic.replay(traces, arriving, K, step_time, rows=4, budget=9, width=3)
-    server, written = traffic.Logged(FUSED, draft, policy=K, rows=4, budget=9, width=3), {}
+    run = traffic.replay(traces, arriving, K, step_time, rows=4, budget=9, chunk=3)
+    server, written = traffic.Logged(FUSED, draft, policy=K, rows=4, budget=9, chunk=3), {}
     for step in range(len(told)):
         for prompt, n, at in zip(prompts, lengths, arriving, strict=True):
             if step - 1 < at <= step:
@@ -494,7 +494,7 @@ def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
     """Three guesses want two more blocks; one is free. It is free again when they are given up."""
     pool = BlockPool(TOY.config, 20, 1, torch.zeros(1, dtype=torch.float64))
     target = FusedLanguageModel(TOY, pool)
-    server = Server(target, CopyDraft(target, 3), 3, width=3)
+    server = Server(target, CopyDraft(target, 3), 3, chunk=3)
     server.submit([0, 1, 2], 9, Sampling(0))
     server.step()
     (request,) = server.requests
@@ -510,7 +510,7 @@ def test_a_draft_that_finds_the_pool_full_guesses_another_time(preempted):
     """It writes in the target's own cache, before room was made for the pass."""
     pool = BlockPool(TOY.config, 14, 1, torch.zeros(1, dtype=torch.float64))
     target = FusedLanguageModel(TOY, pool)
-    server = Server(target, CopyDraft(target, 2), 2, width=3)
+    server = Server(target, CopyDraft(target, 2), 2, chunk=3)
     prompts = [[0, 1, 2], [3, 4], [1] * 6, [2]]
     for prompt in prompts:
         server.submit(prompt, 9, Sampling(0))

@@ -291,6 +291,15 @@ def check_pool(generate: BatchDecoder, cases: int = 6) -> None:
         assert not any(pool.references), f"references to free blocks: {pool.references}"
 
 
+def beginnings(tokens: Sequence[int], size: int) -> dict[bytes, tuple[int, ...]]:
+    """Of a text, every beginning of whole blocks by the key that it is published under."""
+    keys, found = [b""], {}
+    for end in range(size, len(tokens) + 1, size):
+        keys.append(paged.block_key(keys[-1], tokens[end - size : end]))
+        found[keys[-1]] = tuple(tokens[:end])
+    return found
+
+
 def check_publish(generate: BatchDecoder, cases: int = 6) -> None:
     """What texts publish in a block is the entries of its key, and of final tokens only.
 
@@ -307,18 +316,20 @@ def check_publish(generate: BatchDecoder, cases: int = 6) -> None:
             )
         ]
         fused, pool = FusedLanguageModel(own), target.pool
+        parts = {}
+        for text in texts:
+            for i in range(len(text)):
+                parts |= beginnings(text[i:], size)
         for key, block in pool.published.items():
-            n = len(key)
-            parts = {text[i : i + n] for text in texts for i in range(len(text))}
             assert key in parts, (
-                f"a block of {size} is published for the tokens {key}, which are in no text of "
-                f"{texts}"
+                f"a block of {size} is published for tokens that are in no text of {texts}"
             )
-            fresh = prefill(fused, key).buffer[:, :, 0, :, n - size : n]
+            n = len(parts[key])
+            fresh = prefill(fused, parts[key]).buffer[:, :, 0, :, n - size : n]
             off = float((pool.entries[:, :, block].transpose(2, 3) - fresh).abs().max())
             assert off < 1e-9, (
-                f"the block that is published for the tokens {key} holds entries that are off by "
-                f"{off:.1e} from theirs"
+                f"the block that is published for the tokens {parts[key]} holds entries that are "
+                f"off by {off:.1e} from theirs"
             )
         again = [(list(text[:8]), 6, 2, Sampling(), 0, None) for text in texts]
         for request, made in zip(again, run(generate, target, draft, again), strict=True):
@@ -394,7 +405,7 @@ def check_memory(generate: BatchDecoder, n: int = 30) -> None:
     """
     target, _ = deep_toy()
     prompts = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1]]
-    ample = {"width": 64, "budget": 1000, "nodes": 60}
+    ample = {"chunk": 64, "budget": 1000, "nodes": 60}
     rngs = [RandomSource(b) for b in range(len(prompts))]
     lookahead = LookaheadDraft(3)
     together = generate(target, lookahead, prompts, n, samplings=Sampling(0), **ample)
