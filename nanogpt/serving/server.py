@@ -349,7 +349,7 @@ class Server:
         rng = rng or RandomSource((self.seed << 32) + id)
         asked = prompt_tokens, max_new_tokens, stop_token
         request = Request(self.target, *asked, sampling, rng, id)
-        longest = min(request.end, request.block_size) - 1
+        longest = min(request.end, request.block_size)  # its context, and the current token
         needs, size = -(-longest // self.memory.size), self.memory.size
         if needs > self.memory.places:
             raise ValueError(
