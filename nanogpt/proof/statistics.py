@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -103,6 +104,7 @@ def power(freedom: int, shift: float, level: float = LEVEL) -> float:
     return min(1.0, float(weights @ torch.special.gammaincc(freedom / 2 + events, half)))
 
 
+@functools.cache  # many places have the same freedom
 def surely_seen(freedom: int, n: int, level: float = LEVEL) -> float:
     """The total variation from which on n samples are refused with probability .99, at least.
 
