@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +111,7 @@ def power(freedom: int, shift: float, level: float = LEVEL) -> float:
     return min(1.0, float(weights @ torch.special.gammaincc(freedom / 2 + events, half)))
 
 
-@functools.cache  # many places have the same freedom
+@cache  # many places have the same freedom
 def surely_seen(freedom: int, n: int, level: float = LEVEL) -> float:
     """The total variation from which on n samples are refused with probability .99, at least.
 
@@ -160,7 +159,8 @@ def score(rows: Tensor, came: Tensor) -> tuple[float, int]:
     if not (rows.gather(1, came[:, None]) > 0).all():
         return float("inf"), rows.shape[1] - 1
     statistic, freedom = of_counts(rows)
-    return float(statistic(torch.bincount(came, minlength=rows.shape[1]).to(rows.dtype))), freedom
+    counts = torch.bincount(came, minlength=rows.shape[1]).to(rows.dtype)
+    return float(statistic(counts)), freedom
 
 
 def of_counts(rows: Tensor) -> tuple[Callable[[Tensor], Tensor], int]:
