@@ -46,6 +46,24 @@ def batch_mask(
     return pos, mask
 
 
+def padded(tokens: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of tokens as a rectangle (B, T): after those of a shorter row come zeros."""
+    T = max(map(len, tokens))
+    return torch.tensor([[*row, *[0] * (T - len(row))] for row in tokens])
+
+
+def probs_of_rows(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """p (B, T, V), float64, of logits (B, T, V): each row's by its own sampling.
+
+    Rows that share a sampling share a call.
+    """
+    p = torch.empty(logits.shape, dtype=torch.float64)
+    for sampling in set(samplings):
+        its = [b for b, one in enumerate(samplings) if one == sampling]
+        p[its] = sampling.probs(logits[its])
+    return p
+
+
 @torch.no_grad()
 def verify_batch(
     target: GPTLanguageModel,
@@ -68,15 +86,11 @@ def verify_batch(
     past_kvs, before = joined([text.past_kvs for text in texts])
     pos, mask = batch_mask(whole, lengths, before)
     tokens = [[*x.unread, x.tokens[-1], *tree.tokens] for x, tree in zip(texts, trees, strict=True)]
-    idx = torch.tensor([(each + [0] * pos.shape[1])[: pos.shape[1]] for each in tokens])
-    idx, pos, mask = (x.to(target.device) for x in (idx, pos, mask))  # (B, T), …, (B, T, P+T)
+    idx, pos, mask = (x.to(target.device) for x in (padded(tokens), pos, mask))
+
     streams, new_kvs = target.states(idx, pos, past_kvs, mask)
-    hidden = target.ln_f(streams[-1])
-    logits = target.lm_head(hidden).cpu()  # (B, T, V)
-    p = torch.empty(logits.shape, dtype=torch.float64)
-    for sampling in set(samplings):
-        its = [b for b, one in enumerate(samplings) if one == sampling]
-        p[its] = sampling.probs(logits[its])
+    hidden = target.ln_f(streams[-1])  # (B, T, C)
+    p = probs_of_rows(target.lm_head(hidden).cpu(), samplings)
 
     own = rows(new_kvs, before, [P + len(x) for P, x in zip(lengths, tokens, strict=True)])
     verified = []
