@@ -121,9 +121,10 @@ def two_rounds(rounds: Sequence[Sequence[tuple[str, str, str, str]]], title: str
     """
     B, widths = len(rounds[0]), [1 + max(len(row[2]) for row in texts) for texts in rounds]
     S = max(len(row[0]) + T for T, texts in zip(widths, rounds, strict=True) for row in texts)
-    band, left, size = 5.2 + 5 * B, 8.5, min(2.9, 67 / (S + max(widths)))
+    band, left, size = 5.2 + 5 * B, 8.5, 2.9
     right, rest = left + size * max(widths) + 9, [{} for _ in range(B)]
-    axes, said = sheet(title, 9.2, 0.35 + band * len(rounds) / 10), []
+    wide, high = max(9.2, (right + size * S + 8) / 10), 0.35 + band * len(rounds) / 10
+    axes, said = sheet(title, wide, high), []
     for r, (T, texts) in enumerate(zip(widths, rounds, strict=True)):
         y, ends = 1 + band * r, []
         words(axes, left, y, f"round {r + 1}: idx, {B} × {T}", ha="left", fontweight="bold")
@@ -206,9 +207,9 @@ def batch_masks(
     its first it has nothing ("0").
     """
     B, T, columns = len(rows), len(pos[0]), len(mask[0][0])
-    side, left = min(2.6, 64 / B / columns), 11
+    side, left = min(2.6, max(1.6, 64 / B / columns)), 11
     step = max(side * columns + 4, 66 / B)
-    axes, said = sheet(title, 9, 0.9 + 0.26 * T), []
+    axes, said = sheet(title, max(9, (left + step * B) / 10), 0.9 + 0.26 * T), []
     for b, ((cached, current, guesses), first) in enumerate(zip(rows, before, strict=True)):
         x0, letters = left + step * b, [*shown(cached + current + guesses)]
         for j, letter in enumerate(["0"] * first + letters):
