@@ -244,29 +244,66 @@ def test_bad_arguments_are_refused(K, fans, C, says):
 
 
 class EachItsOwn(Proposer):
-    """A draft that asks one AheadDraft per text, all at the same `by`."""
+    """A draft that asks one AheadDraft per text; by: a function that says where it asks."""
 
-    def __init__(self, by):
-        self.by, self.vocab_size, self.drafts = by, by.drafter.vocab_size, {}
+    def __init__(self, by, vocab_size=V):
+        self.by, self.vocab_size, self.drafts = by, vocab_size, {}
 
     def propose(self, text, *request):
-        return self.drafts.setdefault(id(text), AheadDraft(self.by)).propose(text, *request)
+        if id(text) not in self.drafts:
+            self.drafts[id(text)] = AheadDraft(self.by())
+        return self.drafts[id(text)].propose(text, *request)
 
 
-def in_turns(by, sampling=GREEDY, n=12):
-    """The tokens of two texts whose rounds take turns, each with an AheadDraft of its own."""
-    draft, prompts, rngs = EachItsOwn(by), [[1, 2, 3], [4, 0]], [RandomSource(0), RandomSource(1)]
-    made = batch_generate(target(), draft, prompts, n, 2, [sampling] * 2, rngs)
+TWO = [1, 2, 3], [4, 0]
+
+
+def in_turns(by, sampling=GREEDY, n=12, model=None):
+    """Two texts whose rounds take turns, each with an AheadDraft of its own, which asks by()."""
+    draft, rngs = EachItsOwn(by), [RandomSource(0), RandomSource(1)]
+    made = batch_generate(model or target(), draft, TWO, n, 2, [sampling] * 2, rngs)
     assert len(draft.drafts) == 2
-    return [each.tokens for each in made]
+    return made
 
 
-def test_two_ahead_drafts_may_ask_one_drafter():
-    """Neither gets the other's guesses."""
-    for prepare in (True, False):
-        made = in_turns(Inline(Drafter(neural(), 2, [1] * 3), prepare))
-        alone = [autoregressive_generate(target(), p, 12, GREEDY) for p in ([1, 2, 3], [4, 0])]
-        assert made == [each.tokens for each in alone]
+def tokens_of(texts):
+    return [each.tokens for each in texts]
+
+
+def alone(sampling=GREEDY, n=12):
+    """The same two texts, one after the other, and each with a drafter of its own."""
+    made = []
+    for seed, prompt in enumerate(TWO):
+        draft = AheadDraft(Inline(Drafter(neural(), 2, [1] * 3)))
+        rng = RandomSource(seed)
+        made.append(tree_generate(target(), draft, prompt, n, sampling=sampling, rng=rng).tokens)
+    return made
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
+@pytest.mark.parametrize("prepare", [True, False])
+def test_two_ahead_drafts_at_one_drafter_write_what_each_writes_alone(sampling, prepare):
+    """Neither gets the other's guesses: not at one Inline, and not at two of the same drafter."""
+    drafter = Drafter(neural(), 2, [1] * 3)
+    one = Inline(drafter, prepare)
+    for by in (lambda: one, lambda: Inline(drafter, prepare)):
+        assert tokens_of(in_turns(by, sampling)) == alone(sampling)
+
+
+def test_a_perfect_draft_stays_perfect_when_two_ask_it():
+    one = Inline(Drafter(neural(), 2, [1] * 3))
+    for made in in_turns(lambda: one, Sampling(), 40, toy_target(V, 32, seed=7)):
+        assert made.alpha == 1
+
+
+def test_a_question_follows_the_one_before_it_of_the_same_text_only():
+    def question(text, number, outcome=(0, 1)):
+        return ahead.Question(text, number, [1, 2], outcome, 3, GREEDY, None)
+
+    assert question(7, 4).follows(question(7, 3)) and question(7, 4).follows(question(7, 3, None))
+    assert not question(7, 4).follows(None) and not question(7, 4, None).follows(question(7, 3))
+    assert not question(7, 4).follows(question(8, 3)) and not question(7, 4).follows(question(7, 4))
+    assert not question(7, 4).follows(question(7, 2))
 
 
 def test_only_the_latest_answers_are_remembered(monkeypatch):
@@ -439,23 +476,21 @@ def test_a_process_writes_the_same_text_and_ends_with_its_context():
             stopped = AheadDraft(Interrupting(worker))
             tree_generate(target(), stopped, [1, 2, 3], 40, rng=RandomSource(3))
         made = tree_generate(target(), draft, [1, 2, 3], 40, rng=RandomSource(3))
-        together = in_turns(Inline(drafter), Sampling())
-        assert in_turns(worker, Sampling()) == together
-        assert in_turns(worker) == in_turns(Inline(drafter))
+        together = tokens_of(in_turns(lambda: Inline(drafter), Sampling()))
+        assert tokens_of(in_turns(lambda: worker, Sampling())) == together
+        assert tokens_of(in_turns(lambda: worker)) == alone()
         assert made.tokens == expected and worker.process is process
         pid = process.pid
         with pytest.warns(UserWarning, match="the draft process is gone; drafting goes on"):
             assert written(worker, draft=Unlucky) == expected
         assert worker.process is None and written(worker) == expected
-        assert in_turns(worker, Sampling()) == together
+        assert tokens_of(in_turns(lambda: worker, Sampling())) == together
     assert multiprocessing.active_children() == before
     assert os.name != "posix" or ended(pid)
 
 
 class Interrupting:
     """Ctrl-C while the answer is on its way."""
-
-    asker = None
 
     def __init__(self, worker):
         self.worker, self.drafter = worker, worker.drafter
