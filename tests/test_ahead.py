@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from series import ROOT, read
+from series import ROOT, cells, read
 
+from nanogpt.course import chapter_26
 from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
 from nanogpt.drafts.protocol import Proposer
@@ -389,7 +390,7 @@ def race(monkeypatch, capsys, free):
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     shown = {cell.id: cell.source for cell in read(CHAPTER).cells}
-    chapter = {}
+    codes, chapter = {cell.id for cell in cells(CHAPTER, "code")}, {}
     exec(shown["26-imports"], chapter)
     exec(shown["26-knobs2"], chapter)
     held_out = torch.tensor(chapter["tokenizer"].encode(chapter["load_corpus"]().text))[-9000:]
@@ -404,21 +405,59 @@ def race(monkeypatch, capsys, free):
         "n_tokens": 40,
         "rounds_shown": 2,
     }
-    for name in ("26-race", "26-race2", "26-lanes"):
-        exec(shown[name], chapter)
+    began = list(shown).index("26-race")
+    for name in list(shown)[began : 1 + list(shown).index("26-lanes2")]:
+        if name in codes:
+            exec(shown[name], chapter)
     return capsys.readouterr().out, max(threads)
 
 
 def test_chapter_26_races_where_two_processors_are_free(monkeypatch, capsys):
     said, threads = race(monkeypatch, capsys, free=2)
     assert "two cores were free for 1 of 1 prompts" in said and said.count("at once over ") == 4
-    assert "at once: the draft is busy" in said and threads == 2
+    assert "at once, as raced: the draft is busy" in said and "this allows" in said
+    assert "at once, as the equation has it: the draft is busy" in said and threads == 2
 
 
 def test_chapter_26_says_what_it_cannot_race_where_one_processor_is_free(monkeypatch, capsys):
     said, threads = race(monkeypatch, capsys, free=1)
     assert "two cores were free for 0 of 1 prompts" in said
-    assert "in turn: the draft is busy" in said and "at once" not in said and threads == 1
+    assert "in turn, as raced: the draft is busy" in said and "at once" not in said and threads == 1
+
+
+@pytest.mark.parametrize("T_d", [0.25, 1.0])
+@pytest.mark.parametrize("hits", [[True, False, True, True], [False, False], [True] * 3])
+def test_the_lanes_of_the_equation_are_as_long_as_it_says(T_d, hits):
+    check = 4.0
+    draft, checks, answers = chapter_26.hoped_for(hits, T_d * check, check)
+    allowed = chapter_26.allowed(T_d, np.mean(hits))
+    assert checks[-1][1] == pytest.approx(len(hits) * (1 + T_d) * check / allowed)
+    assert [hit for _, hit in answers] == hits
+    assert sum(rows == 1 for *_, rows in draft) == hits.count(False)
+
+
+def test_what_the_equation_allows_by_hand():
+    by_hand = {(0.5, 1): 1.5, (0.5, 0): 1.0, (0.5, 0.5): 1.2, (2.0, 1): 1.5, (2.0, 0.5): 1.2}
+    for (T_d, hit), gain in by_hand.items():
+        assert chapter_26.allowed(T_d, hit) == pytest.approx(gain)
+
+
+def test_typical_rounds_have_most_texts_hits_and_then_their_length():
+    def text(hits, seconds):
+        return [(i * seconds, i * seconds + 0.1, hit, []) for i, hit in enumerate(hits)]
+
+    lucky, common = text([True] * 6, 1.0), text([True, True, False, True, False, True], 2.0)
+    slow, unlucky = text([True, True, False, True, False, True], 9.0), text([False] * 6, 1.0)
+    found = chapter_26.typical([lucky, slow, common, unlucky], 3)
+    assert found in (common[1:5], common[2:6]) and sum(hit for *_, hit, _ in found[:-1]) in (1, 2)
+    draft, checks, answers = chapter_26.drawn(found, [(4.0, 4.05, 1), (99.0, 99.5, 2)])
+    assert len(checks) == len(answers) == 3 and len(draft) == 1
+    assert checks[0] == pytest.approx((100, 2000))
+
+
+def test_idle_is_what_lies_between_the_bars():
+    assert chapter_26.gaps([(1, 2, 3), (2, 5, 1)], 6) == [(0.0, 1), (5, 6)]
+    assert chapter_26.gaps([], 2) == [(0.0, 2)]
 
 
 # Real processes: they start in a few seconds each, so that one serves several questions.
