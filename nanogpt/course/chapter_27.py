@@ -65,6 +65,20 @@ def rounded(weights: Tensor, largest: Tensor, top: int) -> Tensor:
     return (weights / step).round() * step
 
 
+def with_zero_point(weights: Tensor, bits: int, through_0: bool, whole: bool) -> Tensor:
+    """A row (in,) in 2^bits - 1 equal steps from its smallest weight to its largest.
+
+    through_0: the range reaches to 0 at least; whole: the number that means 0 is a whole one.
+    """
+    ends = torch.cat([weights, weights.new_zeros(1)]) if through_0 else weights
+    low, high = ends.min(), ends.max()
+    step = (high - low) / (2**bits - 1) if high > low else 1.0
+    if not whole:
+        return ((weights - low) / step).round() * step + low
+    zero = (-low / step).round()
+    return (((weights / step).round() + zero).clamp(0, 2**bits - 1) - zero) * step
+
+
 def slip_of_row(got: Tensor, true: Tensor, weight: Tensor, bits: int) -> str:
     """What is wrong with a rounded row (in,), or ""."""
     top, largest = 2 ** (bits - 1) - 1, true.abs().max()
@@ -92,8 +106,19 @@ def slip_of_row(got: Tensor, true: Tensor, weight: Tensor, bits: int) -> str:
         ),
         "nothing is rounded": true,
     }
+    asymmetric = [
+        with_zero_point(true, bits, through_0, whole)
+        for through_0 in (False, True)
+        for whole in (False, True)
+    ]
     columns = rounded(weight, weight.abs().amax(dim=0), top)
-    if any(same(row) for row in columns):
+    if any(same(row) for row in asymmetric):
+        match = (
+            "this is the asymmetric scheme, with a zero-point: from the row's smallest weight to "
+            f"its largest in {2**bits - 1} steps. A good one, but asked is the symmetric one: 0 "
+            f"stays 0, and the largest by size is {top} steps"
+        )
+    elif any(same(row) for row in columns):
         match = "the step is by column; a row is an output, and gets one step"
     else:
         match = next((said for said, other in known.items() if same(other)), "")

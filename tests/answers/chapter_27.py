@@ -17,6 +17,18 @@ def slip(old, new, code=TEMPLATE):
     return code.replace(old, new)
 
 
+ZERO_POINT = """
+def my_round_to(weight, bits):
+    rows = []
+    for row in weight:
+        low, high = row.min(), row.max()
+        step = (high - low) / (2**bits - 1) if high > low else 1.0
+        zero = torch.round(torch.as_tensor(-low / step))
+        stored = (torch.round(row / step) + zero).clamp(0, 2**bits - 1)
+        rows.append((stored - zero) * step)
+    return torch.stack(rows)
+"""
+
 GROUPS = """
 def my_round_groups(weight, bits, group):
     rows = []
@@ -110,6 +122,17 @@ def my_round_to(weight, bits):
     return weight.div_(step).round_().mul_(step)
 """,
             "was changed",
+        ),
+        (ZERO_POINT, "zero-point"),
+        (slip("row.min(), row.max()", "min(0, row.min()), max(0, row.max())", ZERO_POINT), "zero-"),
+        (
+            """
+def my_round_to(weight, bits):
+    low, high = weight.amin(1, keepdim=True), weight.amax(1, keepdim=True)
+    step = ((high - low) / (2**bits - 1)).clamp(min=1e-12)
+    return ((weight - low) / step).round() * step + low
+""",
+            "asymmetric",
         ),
     ],
     1: [
