@@ -576,6 +576,25 @@ def test_a_row_that_leaves_is_looked_at_in_each_way():
         refuses(check_leaving, generate, says)
 
 
+def with_rounds(change):
+    """Right answers, whose rounds are not what they were."""
+
+    def generate(*args, **kwargs):
+        made = batch_generate(*args, **kwargs)
+        return [dataclasses.replace(one, rounds=change(one.rounds)) for one in made]
+
+    return generate
+
+
+def test_what_rounds_say_of_themselves_is_looked_at():
+    one_more = with_rounds(
+        lambda rounds: [dataclasses.replace(r, cache_len=r.cache_len + 1) for r in rounds]
+    )
+    refuses(check_ragged, one_more, r"the cache holds \d+ tokens instead of \d+: row 0, round 0")
+    goes_on = with_rounds(lambda rounds: [*rounds, *rounds[-1:]])
+    refuses(check_leaving, goes_on, "goes on after its end")
+
+
 def test_blocks_that_stay_when_all_is_done_are_counted():
     held = []
 

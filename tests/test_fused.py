@@ -272,7 +272,8 @@ def test_rows_that_grew_out_of_their_batch_are_joined_from_their_own_buffers():
             other(torch.full((1, 13), b), pos=pos, attn_mask=mask, past_kvs=row)[2]
             for b, row in enumerate(whole.rows([3, 3]))
         ]
-        joined = PreallocatedCache.joined([cache.kept(4) for cache in wide])
-        for b, cache in enumerate(wide):
-            for mine, right in zip(tensors(joined), tensors(cache.kept(4)), strict=True):
-                assert torch.equal(mine[b], right[0])
+        for parts in ([cache.kept(4) for cache in wide], [prefill(other, [7, 8]), wide[1]]):
+            joined = PreallocatedCache.joined(parts)
+            for b, own in enumerate(parts):
+                for mine, right in zip(tensors(joined), tensors(own), strict=True):
+                    assert torch.equal(mine[b, : own.length], right[0])
