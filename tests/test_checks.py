@@ -15,6 +15,8 @@ import torch
 
 from nanogpt.checkpoint import read_header
 from nanogpt.drafts import eagle
+from nanogpt.drafts.grown import Grown
+from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, Round, Text, TreeRound
 from nanogpt.proof.checks import (
     SAMPLINGS,
@@ -574,6 +576,37 @@ def test_a_row_that_leaves_is_looked_at_in_each_way():
         (lambda *args: batch_generate(*args)[:-1], "5 answers to 6 prompts"),
     ):
         refuses(check_leaving, generate, says)
+
+
+def with_rounds(change):
+    """Right answers, whose rounds are not what they were."""
+
+    def generate(*args, **kwargs):
+        made = batch_generate(*args, **kwargs)
+        return [dataclasses.replace(one, rounds=change(one.rounds)) for one in made]
+
+    return generate
+
+
+def test_what_rounds_say_of_themselves_is_looked_at():
+    one_more = with_rounds(
+        lambda rounds: [dataclasses.replace(r, cache_len=r.cache_len + 1) for r in rounds]
+    )
+    refuses(check_ragged, one_more, r"the cache holds \d+ tokens instead of \d+: row 0, round 0")
+    goes_on = with_rounds(lambda rounds: [*rounds, *rounds[-1:]])
+    refuses(check_leaving, goes_on, "goes on after its end")
+
+
+@pytest.mark.parametrize("kind", ["fused", "tree"])
+def test_each_row_is_compared_on_both_forms_and_with_trees(kind):
+    """An error that only one form of the target has, or only a tree, is seen."""
+
+    def generate(target, draft, *args):
+        made = batch_generate(target, draft, *args)
+        off = isinstance(*{"fused": (target, FusedLanguageModel), "tree": (draft, Grown)}[kind])
+        return [dataclasses.replace(x, tokens=x.tokens[::-1]) for x in made] if off else made
+
+    refuses(check_alone, generate, "is not what it is alone")
 
 
 def test_blocks_that_stay_when_all_is_done_are_counted():

@@ -293,6 +293,22 @@ def test_on_a_paged_cache_and_in_a_server_the_text_is_the_same():
     assert pool.free == pool.blocks
 
 
+@both
+def test_in_a_server_too_a_copy_that_lacks_nothing_is_always_accepted(form):
+    """It guesses from the text's own cache, never from an empty one: at first, and after restarts.
+
+    A prompt is read in parts, and more requests wait than run at a time.
+    """
+    target = TARGETS[form](toy(vocab_size=5, window=16))
+    server, finished = Server(target, CopyDraft(target, 3), K=3, rows=2, width=4), {}
+    for seed, prompt in enumerate(([0, 1], [2], [3, 0, 1, 4, 2, 2, 0, 1, 3], [4, 4, 1])):
+        server.submit(prompt, 40, Sampling(), RandomSource(seed))
+    while len(finished) < 4:
+        finished |= server.step()
+    assert [made.alpha for made in finished.values()] == [1] * 4
+    assert all(any(r.n_examined == 3 for r in made.rounds) for made in finished.values())
+
+
 def test_a_guess_reads_one_token_at_its_own_position():
     target = toy(vocab_size=4, window=32)
     watched = Watched(quantized(target, 4))

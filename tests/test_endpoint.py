@@ -102,6 +102,25 @@ def test_a_seed_that_is_not_used_is_seen(served):
         audited(served(), seed=3)
 
 
+def test_a_token_drawn_after_the_reading_is_not_read(served, monkeypatch):
+    """Some servers draw one where none is asked for."""
+    complete, server = Endpoint.complete, Endpoint(served())
+    (choice,) = server.complete("What say", 6, return_token_ids=True)
+    right = server.read_again([choice], 5)
+    monkeypatch.setattr(Endpoint, "complete", lambda self, rows, n, **fields: complete(
+        self, [[*row, 1] for row in rows], n, **fields))  # fmt: skip
+    assert server.read_again([choice], 5) == right and len(right[0]) == 6
+
+
+def test_a_server_that_reads_other_tokens_is_refused(served, monkeypatch):
+    complete, server = Endpoint.complete, Endpoint(served())
+    (choice,) = server.complete("What say", 6, return_token_ids=True)
+    monkeypatch.setattr(Endpoint, "complete", lambda self, rows, n, **fields: complete(
+        self, [row[1:] for row in rows], n, **fields))  # fmt: skip
+    with pytest.raises(OSError, match="reads 14 tokens as 13"):
+        server.read_again([choice], 5)
+
+
 def test_a_server_that_returns_no_ids_can_only_be_taken_at_its_word(served):
     address = served()
     with pytest.raises(ValueError, match="no token ids to read again; use --told"):

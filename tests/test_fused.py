@@ -260,3 +260,20 @@ def test_a_batchs_cache_is_stale_once_a_row_of_it_was_written_over():
             with pytest.raises(ValueError, match="overwritten"):
                 use()
         assert cache_length(first.kept(6)) == 6, "the other row is as it was"
+
+
+def test_rows_that_grew_out_of_their_batch_are_joined_from_their_own_buffers():
+    """Each row went on alone, past the slots of the batch: its entries lie elsewhere by then."""
+    other = FusedLanguageModel(make_model())
+    pos, mask = tree_pass([-1] * 12, 3)
+    with torch.no_grad():
+        _, _, whole = other(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+        wide = [
+            other(torch.full((1, 13), b), pos=pos, attn_mask=mask, past_kvs=row)[2]
+            for b, row in enumerate(whole.rows([3, 3]))
+        ]
+        for parts in ([cache.kept(4) for cache in wide], [prefill(other, [7, 8]), wide[1]]):
+            joined = PreallocatedCache.joined(parts)
+            for b, own in enumerate(parts):
+                for mine, right in zip(tensors(joined), tensors(own), strict=True):
+                    assert torch.equal(mine[b, : own.length], right[0])

@@ -8,6 +8,7 @@ from conftest import TINY, make_model, read_text, restarts
 
 from nanogpt.cache import first as first_of
 from nanogpt.cache import keep_path
+from nanogpt.course import chapter_23
 from nanogpt.drafts.adaptive import by_entropy
 from nanogpt.drafts.eagle import EagleDraft, EagleTree
 from nanogpt.drafts.grown import Grown
@@ -498,3 +499,23 @@ def test_the_times_of_passes_are_those_that_were_asked_for(form):
             ValueError, match=f"{cached} cached tokens and 4 more; the window has 32"
         ):
             bench.batch_times(target, (1,), (1, 4), cached=cached)
+
+
+# ---- what the chapter draws
+
+
+def test_the_picture_of_two_rounds_says_which_rejected_entries_the_next_round_overwrites():
+    """By hand: two of three guesses are rejected, and a narrower pass comes; none of two."""
+    first = [("ab", "c", "def", "dz"), ("uv", "w", "xy", "xyz")]
+    then = [("abcd", "z", "", "q"), ("uvwxy", "z", "", "q")]
+    said = chapter_23.two_rounds([first, then], "Two rounds of two texts").description
+    assert "round 1, text 0: 2 → 4, rejected in it {4: '✗e', 5: '✗f'}, overwritten {}" in said
+    assert "round 2, text 0: 4 → 5, rejected in it {5: '✗f'}, overwritten {4: '✗e'}" in said
+    assert "round 2, text 1: 5 → 6, rejected in it {}, overwritten {}" in said
+
+
+def test_a_line_crosses_one_where_it_does_on_log_scales():
+    sizes, gains = (1, 4, 16, 64), (4, 0.25, 0.5, 2)
+    assert chapter_23.crossings(sizes, gains) == pytest.approx([2, 32])
+    assert chapter_23.crossings(sizes, (3, 2, 1.5, 1.1)) == []
+    assert chapter_23.crossings(sizes, (0.9, 0.5, 0.2, 0.1)) == []

@@ -22,10 +22,12 @@ def open_engine(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -
     """The engine on the pair of models in `folder`, those with heads of 32.
 
     draft_sample_method: "greedy", its default, where q is one-hot on the draft's favourite; or
-    "probabilistic", which is not on record.
+    "probabilistic", where guesses are drawn from q.
     """
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # one thread, which is the audit's
+    os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     import vllm
 
     one = OneAtATime(folder / "wide" / "target")
@@ -56,7 +58,8 @@ def open_engine(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -
 class OneAtATime:
     """An LLM for each mode, started at its first call; the one before it ends, for memory's sake.
 
-    model: the target's folder.
+    model: the target's folder. Each LLM registers the platform's kernels once more, and trips over
+    numba's modules where n-grams have brought them. So only the first one does.
     """
 
     def __init__(self, model: Path):
@@ -79,6 +82,7 @@ class OneAtATime:
                 disable_log_stats=False,
                 speculative_config=speculative,
             )
+            vllm.platforms.current_platform.register_triton_kernel_overrides = lambda: None
         return self.llm
 
     def count(self) -> dict[str, int]:

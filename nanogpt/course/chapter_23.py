@@ -5,14 +5,17 @@ The turn: who stands where, and sees what, in a ragged batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from nanogpt.show.diagrams import box, sheet, strip, words
-from nanogpt.show.figures import MARKS, STYLE, Picture, shown
+from nanogpt.show.figures import REJECTED, SERIES, STYLE, Picture, picture, shown
 
 
 def judge(mine: Callable) -> None:
@@ -109,53 +112,109 @@ def slip_of_mask(mask: Tensor, old: int, n: int, P: int) -> str:
 
 
 @mpl.rc_context(STYLE)
-def ragged_batch(rows: Sequence[tuple[str, str, str, str]], title: str) -> Picture:
-    """A pass over several texts, a row each, and what every row keeps of it.
+def two_rounds(rounds: Sequence[Sequence[tuple[str, str, str, str]]], title: str) -> Picture:
+    """Rounds of several texts: at the left what enters the pass, at the right the buffer after it.
 
-    Of each text: what is cached, its current token, its guesses, and what the round emits. A dot is
-    padding: computed, and dropped. Of a long text the last letters are shown.
+    Of each round and text: what is cached, its current token, its guesses, and what the round
+    emits. A dot is padding; the thick line is each row's length, and small under a slot stands what
+    an earlier round had left there.
     """
-    T, left = 1 + max(len(guesses) for _, _, guesses, _ in rows), 14
-    most = max(1, min(max(len(cached) for cached, *_ in rows), 17 - T))
-    size, step = min(4, 64 / (most + T)), 4.2
-    axes = sheet(title, 8, 0.95 + 2 * step * len(rows) / 10)
-    second, said = 5.4 + step * len(rows), []
-    words(axes, left, 1.4, f"in the pass: a rectangle of {len(rows)} × {T} tokens", ha="left")
-    words(axes, left, second, "kept: every row ends where it ends", ha="left")
-    for b, (cached, current, guesses, emitted) in enumerate(rows):
-        stay, old = len(emitted) - 1, [*shown(cached[max(0, len(cached) - most) :])]
-        before = [(x, "cached") for x in ["…", *old[1:]]] if len(cached) > most else None
-        before = [(x, "cached") for x in old] if before is None else before
-        padding = [("·", "gone")] * (T - 1 - len(guesses))
-        inside = [("▸" + shown(current), "target"), *((shown(x), "draft") for x in guesses)]
-        fates = [("✓" + shown(x), "accepted") for x in guesses[:stay]]
-        fates += [("✗" + shown(x), "rejected") for x in guesses[stay:]]
-        y, label = 3.2 + step * b, f"text {b}: {len(cached)} cached"
-        strip(axes, left, y, label, [*before, *inside, *padding], size)
-        y, cells = y + second - 1.2, [*before, (shown(current), "cached"), *fates]
-        strip(axes, left, y, f"then {len(cached) + 1 + stay} cached", cells, size)
-        last = "bonus" if stay == len(guesses) else "resampled"
-        end = left + size * (len(before) + 1 + len(guesses))
-        words(axes, end + 1, y + 1.5, f"next: {MARKS[last][1]} {shown(emitted[-1])}", ha="left")
-        said.append(f"text {b}: {len(cached)} cached, {len(guesses)} guesses, {stay} kept")
+    B, widths = len(rounds[0]), [1 + max(len(row[2]) for row in texts) for texts in rounds]
+    S = max(len(row[0]) + T for T, texts in zip(widths, rounds, strict=True) for row in texts)
+    band, left, size = 5.2 + 5 * B, 8.5, 2.9
+    right, rest = left + size * max(widths) + 9, [{} for _ in range(B)]
+    wide, high = max(9.2, (right + size * S + 8) / 10), 0.35 + band * len(rounds) / 10
+    axes, said = sheet(title, wide, high), []
+    for r, (T, texts) in enumerate(zip(widths, rounds, strict=True)):
+        y, ends = 1 + band * r, []
+        words(axes, left, y, f"round {r + 1}: idx, {B} × {T}", ha="left", fontweight="bold")
+        words(axes, right, y, f"the buffer, {B} × {S} …, and lengths", ha="left", fontweight="bold")
+        for b, (cached, current, guesses, emitted) in enumerate(texts):
+            top, n, stay = y + 1.8 + 5 * b, len(cached), len(emitted) - 1
+            strip(axes, left, top, f"text {b}", entering(current, guesses, T), size)
+            cells = [*((x, "cached") for x in shown(cached)), *written(current, guesses, stay, T)]
+            over = buffer_row(axes, (right, top, size), cells, S, rest[b])
+            ends.append((right + size * (n + stay + 1) - 0.2, top))
+            words(axes, right + size * S + 0.6, top + 1.5, f"{n} → {n + stay + 1}", ha="left")
+            said.append(f"round {r + 1}, text {b}: {n} → {n + stay + 1}, rejected in it")
+            said[-1] += f" {rest[b]}, overwritten {over}"
+        staircase(axes, ends)
+    key = "thick line: where each row ends now    small ✗: a rejected entry, just overwritten"
+    words(axes, right, 0.7 + band * len(rounds), key, ha="left", fontsize=8.5)
     axes.figure.rows = said
     return axes.figure
 
 
+def entering(current: str, guesses: str, T: int) -> list[tuple[str, str]]:
+    """A row of idx as boxes: the current token, the guesses, padding up to T."""
+    own = [("▸" + shown(current), "target"), *((shown(x), "draft") for x in guesses)]
+    return own + [("·", "gone")] * (T - len(own))
+
+
+def written(current: str, guesses: str, stay: int, T: int) -> list[tuple[str, str]]:
+    """What a pass of T tokens wrote into a row, as boxes: the first `stay` guesses are kept."""
+    fates = [("✓" + shown(x), "accepted") for x in guesses[:stay]]
+    fates += [("✗" + shown(x), "rejected") for x in guesses[stay:]]
+    own = [("▸" + shown(current), "target"), *fates]
+    return own + [("·", "gone")] * (T - len(own))
+
+
+def buffer_row(
+    axes: Axes,
+    place: tuple[float, float, float],
+    cells: Sequence[tuple[str, str]],
+    S: int,
+    rest: dict[int, str],
+) -> dict[int, str]:
+    """Draws a row of S slots, of which a pass left the first as `cells`; what it wrote over.
+
+    place: its left, top and the size of a slot. rest: the rejected entries in it, slot by slot;
+    those of this pass come in, and those that it wrote over go.
+    """
+    x, top, size = place
+    new = {j for j, (_, kind) in enumerate(cells) if kind != "cached"}
+    over = {j: rest.pop(j) for j in new & rest.keys()}
+    after = [rest.get(j, "") for j in range(len(cells), S)]
+    after = [(text, "rejected" if text else "gone") for text in after]
+    strip(axes, x, top, "", [*cells, *after], size)
+    for j, old in over.items():
+        words(axes, x + size * (j + 0.43), top + 3.75, old, fontsize=8, color=REJECTED)
+    rest |= {j: text for j, (text, kind) in enumerate(cells) if kind == "rejected"}
+    for j in rest:
+        strike(axes, x + size * j, top, size)
+    return over
+
+
+def strike(axes: Axes, x: float, top: float, size: float) -> None:
+    """A line through a box of a strip."""
+    axes.plot([x + 0.5, x + size - 0.9], [top + 1.5] * 2, color=REJECTED, linewidth=1.4)
+
+
+def staircase(axes: Axes, ends: Sequence[tuple[float, float]]) -> None:
+    """A thick line down the rows of a buffer, (x, top) being where each row's text ends."""
+    xs = [x for x, _ in ends for _ in range(2)]
+    ys = [y for _, top in ends for y in (top - 0.4, top + 4.6)]
+    axes.plot(xs, ys, color="black", linewidth=2.2)
+
+
 @mpl.rc_context(STYLE)
-def batch_masks(rows: Sequence[tuple[str, str, str]], pos, mask, title: str) -> Picture:
+def batch_masks(
+    rows: Sequence[tuple[str, str, str]], pos, mask, before: Sequence[int], title: str
+) -> Picture:
     """The mask (B, T, P+T) of a batch as a table for each text, and its positions (B, T).
 
-    Of each text: what is cached, its current token, its guesses; its slots begin in column 0.
+    Of each text: what is cached, its current token, its guesses; before: in how many columns before
+    its first it has nothing ("0").
     """
     B, T, columns = len(rows), len(pos[0]), len(mask[0][0])
-    side, left = min(2.6, 64 / B / columns), 11
+    side, left = min(2.6, max(1.6, 64 / B / columns)), 11
     step = max(side * columns + 4, 66 / B)
-    axes, said = sheet(title, 9, 0.9 + 0.26 * T), []
-    for b, (cached, current, guesses) in enumerate(rows):
+    axes, said = sheet(title, max(9, (left + step * B) / 10), 0.9 + 0.26 * T), []
+    for b, ((cached, current, guesses), first) in enumerate(zip(rows, before, strict=True)):
         x0, letters = left + step * b, [*shown(cached + current + guesses)]
-        for j, letter in enumerate(letters):
-            words(axes, x0 + side * (j + 0.5) - 0.1, 3.6, letter, fontsize=8)
+        for j, letter in enumerate(["0"] * first + letters):
+            colour = "#767676" if j < first else "black"
+            words(axes, x0 + side * (j + 0.5) - 0.1, 3.6, letter, fontsize=8, color=colour)
         words(axes, x0, 1.2, f"text {b}: {len(cached)} cached", ha="left", fontsize=9)
         for t in range(T):
             y, own = 5 + 2.6 * t, t <= len(guesses)
@@ -164,9 +223,56 @@ def batch_masks(rows: Sequence[tuple[str, str, str]], pos, mask, title: str) -> 
             words(axes, x0 - 0.6, y + 1.1, f"{name} {int(pos[b][t])}", ha="right", fontsize=8)
             for j in range(columns):
                 sees = bool(mask[b][t][j])
-                kind = ("cached" if j < len(cached) else "target") if sees and own else "gone"
+                kind = ("cached" if j < first + len(cached) else "target") if sees else "gone"
+                kind = kind if own else "gone"
                 box(axes, x0 + side * j, y, side - 0.3, 2.2, "●" if sees else "", kind)
             seen = sum(map(bool, mask[b][t]))
             said.append(f"text {b}, {name} at position {int(pos[b][t])} sees {seen} slots")
     axes.figure.rows = said
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def gains(
+    sizes: Sequence[int],
+    measured: Mapping[str, Sequence[Sequence[float]]],
+    predicted: Mapping[str, Sequence[float]],
+    title: str,
+) -> Picture:
+    """How many times as fast as plain decoding each draft is, for each number of texts.
+
+    measured: of each draft and size, its quartiles (low, middle, high); predicted: of each draft
+    and size, drawn dashed. A ring is where the line of the medians crosses 1; both scales are log.
+    """
+    axes = picture(title, "texts in the batch, B", "times as fast as plain", 8, 4.2)
+    said = []
+    for (name, quartiles), (colour, _, marker, _) in zip(measured.items(), SERIES, strict=False):
+        low, middle, high = np.transpose(quartiles)
+        bars = np.maximum([middle - low, high - middle], 0)
+        style = {"color": colour, "marker": marker, "capsize": 3}
+        axes.errorbar(sizes, middle, bars, label=f"{name}, measured", **style)
+        axes.plot(sizes, predicted[name], "--", color=colour, label=f"{name}, predicted")
+        for B in crossings(sizes, middle):
+            axes.plot([B], [1], "o", markersize=13, fillstyle="none", color=colour, zorder=4)
+            place = {"textcoords": "offset points", "xytext": (10, 8), "zorder": 5}
+            halo = [withStroke(linewidth=2.5, foreground="white")]
+            axes.annotate(f"B ≈ {B:.2g}", (B, 1), color=colour, path_effects=halo, **place)
+            said.append(f"{name} crosses 1 at B ≈ {B:.2g}")
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(sizes, [str(B) for B in sizes])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.figure.rows = said
+    axes.figure.legend(loc="outside lower left", ncols=3)
+    return axes.figure
+
+
+def crossings(sizes: Sequence[float], gains: Sequence[float]) -> list[float]:
+    """Where the line through (size, gain), straight on log scales, crosses 1."""
+    x, y = np.log(sizes), np.log(gains)
+    return [
+        float(np.exp(a + (b - a) * u / (u - v)))
+        for a, b, u, v in zip(x, x[1:], y, y[1:], strict=False)
+        if (u > 0) != (v > 0)
+    ]

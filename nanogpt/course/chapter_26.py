@@ -1,4 +1,4 @@
-"""Chapter 26: the judge of *Your turn*, and the chapter's own pictures.
+"""Chapter 26: the judge of *Your turn*, what the equation allows, and the chapter's own pictures.
 
 The turn: which outcomes of a round are worth preparing for.
 """
@@ -6,12 +6,23 @@ The turn: which outcomes of a round are worth preparing for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import matplotlib as mpl
+import numpy as np
 import torch
 
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
-from nanogpt.show.figures import ACCEPTED, GREY, REJECTED, STYLE, Picture, shown
+from nanogpt.show.figures import (
+    ACCEPTED,
+    GREY,
+    REJECTED,
+    SERIES,
+    STYLE,
+    Picture,
+    picture,
+    shown,
+)
 
 ROWS = [[0.1, 0.5, 0.25, 0.15], [0.4, 0.3, 0.2, 0.1], [0.15, 0.05, 0.2, 0.6]]
 
@@ -72,6 +83,11 @@ def slip(pairs, guesses, fans, q) -> str:
                 f"for k = {K}, all accepted, the tokens are {sorted(mine)}, not {sorted(right)}: "
                 "any token may come there, likeliest first by the last row of q"
             )
+        if set(guesses) & (right - mine):
+            return (
+                f"for k = {k} the tokens are {sorted(mine)}, not {sorted(right)}: only guess {k}, "
+                f"token {guesses[k]}, was rejected there; what is guessed elsewhere may come"
+            )
         return (
             f"for k = {k} the tokens are {sorted(mine)}, not {sorted(right)}: row {k} of q comes "
             f"after {k} guesses, and the likeliest stand in for the guess that was rejected"
@@ -115,49 +131,176 @@ def outcome_cache(
     return axes.figure
 
 
+def allowed(T_d: float | np.ndarray, hit: float) -> float | np.ndarray:
+    """How many times as fast as in turn a round may be; T_d: drafting, in verifications.
+
+    A hit takes as long as the slower of the two, and a miss as long as both. hit: how often.
+    """
+    return (1 + T_d) / (hit * np.maximum(1, T_d) + (1 - hit) * (1 + T_d))
+
+
+def typical(texts: Sequence[Sequence[tuple]], n: int) -> Sequence[tuple]:
+    """n rounds in a row, and the one after, whose hits and then whose time are like most.
+
+    texts: of each the rounds (asked, got, hit, …), times in seconds. The first round of a text,
+    which nobody could prepare for, is left out.
+    """
+    n = min(n, max(map(len, texts)) - 2)
+    every = [text[i : i + n + 1] for text in texts for i in range(1, len(text) - n)]
+    hits = np.array([sum(hit is True for _, _, hit, *_ in rounds[:-1]) for rounds in every])
+    times = np.array([rounds[-1][0] - rounds[0][0] for rounds in every])
+    off = abs(hits - hits.mean()).round(), abs(times - np.median(times))
+    return every[np.lexsort(off[::-1])[0]]
+
+
+def drawn(rounds: Sequence[tuple], passes: Sequence[tuple]) -> tuple[list, list, list]:
+    """What working_lanes draws of these rounds but the last, in ms from their start.
+
+    rounds: (asked, got, hit, …); passes: (start, end, rows) of the draft; times in seconds.
+    """
+    begin, end = rounds[0][0], rounds[-1][0]
+    target = [(one[1], then[0]) for one, then in pairwise(rounds)]
+    kept = [each for each in passes if begin <= each[0] < end]
+    draft, target = (
+        [(1e3 * (a - begin), 1e3 * (b - begin), *rows) for a, b, *rows in bars]
+        for bars in (kept, target)
+    )
+    return draft, target, [(1e3 * (got - begin), hit) for _, got, hit, *_ in rounds[:-1]]
+
+
+def hoped_for(hits: Sequence[bool], late: float, check: float) -> tuple[list, list, list]:
+    """The same as the equation has it: a hit costs nothing, a miss a draft of `late` ms.
+
+    check: a verification, in ms; preparing takes as long as drafting late.
+    """
+    now, ready, draft, target, answers = 0.0, 0.0, [], [], []
+    for hit in hits:
+        if not hit:
+            ready = now + late
+            draft.append((now, ready, 1))
+        now = max(now, ready)
+        answers.append((now, hit))
+        target.append((now, now + check))
+        draft.append((now, now + late, 2))
+        now, ready = now + check, now + late
+    return draft, target, answers
+
+
+@mpl.rc_context(STYLE)
+def roll_outs(
+    handed: Sequence[str],
+    branches: Sequence[tuple[int, str, Sequence[str]]],
+    title: str,
+) -> Picture:
+    """Roll-outs as branches of one tree, a column for each pass that reads them.
+
+    handed: the current token, and the guesses that are being verified; branches: (k, the target's
+    token, the guesses of the roll-out) in the order of k. What stands in a column is read in its
+    pass, and what the pass draws stands in the next.
+    """
+    levels = 1 + max(len(drawn) for _, _, drawn in branches)
+    axes, step, size = sheet(title, 9, 0.95 + 0.27 * len(branches)), 62 / levels, 8
+    at = [
+        [6.4 + 2.7 * i for i, (k, *_) in enumerate(branches) if k == j] for j in range(len(handed))
+    ]
+    ys = [float(np.mean(rows)) if rows else 6.4 + 2.7 * len(branches) for rows in at]
+    words(axes, 9, 2.4, "being verified", fontsize=9)
+    for level in range(levels):
+        name = f"pass {level + 1} reads {sum(len(drawn) >= level for *_, drawn in branches)}"
+        words(axes, 28 + step * level + size / 2, 2.4, name, fontsize=9)
+    axes.plot([9, 9], [ys[0], ys[-1]], color=GREY, linewidth=1.2, zorder=0)
+    for k, (text, y) in enumerate(zip(handed, ys, strict=True)):
+        box(axes, 5.5, y - 1.1, 7, 2.2, shown(text), "draft" if k else "target")
+        words(axes, 2.3, y, f"k = {k}", fontsize=9)
+    for i, (k, token, drawn) in enumerate(branches):
+        y = 6.4 + 2.7 * i
+        axes.plot([12.5, 28], [ys[k], y], color=GREY, linestyle=":", linewidth=1.2)
+        axes.plot([28, 28 + step * len(drawn)], [y, y], color=GREY, linewidth=1.2, zorder=0)
+        for level, text in enumerate([token, *drawn]):
+            kind = "draft" if level else "plain"
+            box(axes, 28 + step * level, y - 1.1, size, 2.2, shown(text), kind)
+    y = 6.4 + 2.7 * len(branches)
+    words(axes, 28, y, "the target's token", ha="left", fontsize=9)
+    words(axes, 28 + step, y, "drawn by the pass before", ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def gain_curves(
+    hits: Sequence[float], points: Mapping[str, tuple[float, float, float, float]], title: str
+) -> Picture:
+    """What the equation allows against T_d, a line for each share of hits; measured points on it.
+
+    points: (T_d, gain, lower and upper quartile) of each.
+    """
+    axes = picture(title, "T_d: drafting, in verifications", "times as fast as in turn", 8, 3.6)
+    x = np.linspace(0, 2.5, 101)
+    for hit, (colour, dash, *_) in zip(hits, SERIES, strict=False):
+        axes.plot(x, allowed(x, hit), color=colour, linestyle=dash, label=f"hits {hit:.2f}")
+    for (label, (T_d, gain, low, high)), mark in zip(points.items(), "os^", strict=False):
+        bar = [[gain - low], [high - gain]]
+        axes.errorbar(T_d, gain, bar, color="black", marker=mark, capsize=3, label=label)
+    axes.axhline(1, color=GREY, linewidth=0.8)
+    axes.set_ylim(min([0.8, *(low for *_, low, _ in points.values())]) - 0.05, 2.1)
+    axes.figure.legend(loc="outside lower left", ncols=4)
+    return axes.figure
+
+
+def gaps(bars: Sequence[tuple], last: float) -> list[tuple[float, float]]:
+    """(start, end) of each stretch of 0 … last in which none of these bars (start, end, …) is."""
+    edges = [0.0, *(edge for start, end, *_ in bars for edge in (start, end)), last]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
+
+
+def lane(axes, y: float, left: float, unit: float, bars: Sequence[tuple], hatches, look) -> None:
+    """One worker's bars (start, end, …) from time 0 at `left` on, with a hatch for each bar."""
+    fill, edge = look
+    for (start, end, *_), hatch in zip(bars, hatches, strict=True):
+        place = (left + start * unit, y), (end - start) * unit, 4
+        style = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.8, "hatch": hatch}
+        axes.add_patch(mpl.patches.Rectangle(*place, **style))
+
+
 @mpl.rc_context(STYLE)
 def working_lanes(runs: Mapping[str, tuple[Sequence, Sequence, Sequence]], title: str) -> Picture:
-    """Draft and target on a time axis, as they were recorded: {run: (draft, target, answers)}.
+    """Draft and target on a time axis: {run: (draft, target, answers)}; who idles is grey.
 
     draft: (start, end, rows) of each pass, in ms; target: (start, end); answers: (when, hit) of
-    each time that guesses were asked for. Passes over several rows are cross-hatched.
+    each time that guesses were there, hit None where nothing was prepared. Passes over several
+    rows are cross-hatched.
     """
     last = max(end for draft, target, _ in runs.values() for _, end, *_ in [*draft, *target])
-    axes, unit = sheet(title, 9, 1.05 + 1.75 * len(runs)), 70 / last
-    fill, edge, _, hatch = KINDS["draft"]
+    axes, unit, left = sheet(title, 9, 1.05 + 1.65 * len(runs)), 72 / last, 15
     for i, (name, (draft, target, answers)) in enumerate(runs.items()):
-        y = 2 + 17.5 * i
+        y, own = 2 + 16.5 * i, max(end for _, end, *_ in [*draft, *target])
         words(axes, 1, y, name, ha="left", fontweight="bold")
-        words(axes, 1, y + 5, "draft", ha="left")
-        words(axes, 1, y + 10.5, "target", ha="left")
-        for start, end, rows in draft:
-            place = (17 + start * unit, y + 3), (end - start) * unit, 4
-            one = mpl.patches.Rectangle(*place, facecolor=fill, edgecolor=edge, linewidth=0.8)
-            axes.add_patch(one).set_hatch("xxx" if rows > 1 else hatch)
-        fill_t, edge_t, *_ = KINDS["target"]
-        for start, end in target:
-            place = (17 + start * unit, y + 8.5), (end - start) * unit, 4
-            one = mpl.patches.Rectangle(*place, facecolor=fill_t, edgecolor=edge_t, linewidth=0.8)
-            axes.add_patch(one)
+        for at, label, bars, kind in (
+            (3, "draft", draft, "draft"),
+            (8.5, "target", target, "target"),
+        ):
+            words(axes, 1, y + at + 2, label, ha="left")
+            fill, edge, _, hatch = KINDS[kind]
+            crossed = ["xxx" if rest and rest[0] > 1 else hatch for _, _, *rest in bars]
+            idle = gaps(bars, own)  # first, so that the bars' edges are whole
+            lane(axes, y + at, left, unit, idle, ["...."] * len(idle), ("#F4F4F4", "#C4C4C4"))
+            lane(axes, y + at, left, unit, bars, crossed, (fill, edge))
         for when, hit in answers:
             mark, colour = ("\u2713", ACCEPTED) if hit else ("\u2717", REJECTED)
-            words(axes, 17 + when * unit, y + 1.4, mark, color=colour, fontweight="bold")
-    y = 3 + 17.5 * len(runs)
-    arrow(axes, (17, y), (89, y))
-    words(axes, 1, y, "time in ms", ha="left")
-    step = max(1, round(last / 6))
-    for tick in range(0, int(last) + 1, step):
-        axes.plot([17 + tick * unit] * 2, [y - 0.6, y + 0.6], color=GREY)
-        words(axes, 17 + tick * unit, y + 2.2, str(tick), fontsize=9)
-    words(
-        axes, 1, y + 5.5, "\u2713 the guesses were ready   \u2717 not all   ", ha="left", fontsize=9
-    )
-    words(
-        axes,
-        44,
-        y + 5.5,
-        "hatched: one text; crossed: all roll-outs in one pass",
-        fontsize=9,
-        ha="left",
-    )
+            if hit is not None:
+                words(axes, left + when * unit, y + 1.4, mark, color=colour, fontweight="bold")
+    time_axis(axes, 3 + 16.5 * len(runs), left, unit, last)
     return axes.figure
+
+
+def time_axis(axes, y: float, left: float, unit: float, last: float) -> None:
+    """Milliseconds from 0 to last, and under them what the marks and hatches say."""
+    arrow(axes, (left, y), (left + 73, y))
+    words(axes, 1, y, "time in ms", ha="left")
+    for tick in range(0, int(last) + 1, max(1, round(last / 6))):
+        axes.plot([left + tick * unit] * 2, [y - 0.6, y + 0.6], color=GREY)
+        words(axes, left + tick * unit, y + 2.2, str(tick), fontsize=9)
+    said = (
+        "\u2713 hit   \u2717 miss     striped: one text     crossed: all roll-outs in one pass"
+        "     dotted grey: idle, or Python between two passes"
+    )
+    words(axes, 1, y + 5.5, said, ha="left", fontsize=9)

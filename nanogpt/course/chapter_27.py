@@ -5,14 +5,16 @@ The turn: a matrix of weights, rounded to few bits row by row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
+import numpy as np
 import torch
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from nanogpt.show.diagrams import box, sheet, strip, words
-from nanogpt.show.figures import GREY, STYLE, Picture, shown
+from nanogpt.show.figures import DRAFT, GREY, SERIES, STYLE, Picture, picture, shown
 
 BY_HAND = [[0.9, -0.38, 0.1, -0.7], [0.03, 0.5, -0.3, 0.009], [0.0, 0.0, 0.0, 0.0]]
 
@@ -65,6 +67,20 @@ def rounded(weights: Tensor, largest: Tensor, top: int) -> Tensor:
     return (weights / step).round() * step
 
 
+def with_zero_point(weights: Tensor, bits: int, through_0: bool, whole: bool) -> Tensor:
+    """A row (in,) in 2^bits - 1 equal steps from its smallest weight to its largest.
+
+    through_0: the range reaches to 0 at least; whole: the number that means 0 is a whole one.
+    """
+    ends = torch.cat([weights, weights.new_zeros(1)]) if through_0 else weights
+    low, high = ends.min(), ends.max()
+    step = (high - low) / (2**bits - 1) if high > low else 1.0
+    if not whole:
+        return ((weights - low) / step).round() * step + low
+    zero = (-low / step).round()
+    return (((weights / step).round() + zero).clamp(0, 2**bits - 1) - zero) * step
+
+
 def slip_of_row(got: Tensor, true: Tensor, weight: Tensor, bits: int) -> str:
     """What is wrong with a rounded row (in,), or ""."""
     top, largest = 2 ** (bits - 1) - 1, true.abs().max()
@@ -92,8 +108,19 @@ def slip_of_row(got: Tensor, true: Tensor, weight: Tensor, bits: int) -> str:
         ),
         "nothing is rounded": true,
     }
+    asymmetric = [
+        with_zero_point(true, bits, through_0, whole)
+        for through_0 in (False, True)
+        for whole in (False, True)
+    ]
     columns = rounded(weight, weight.abs().amax(dim=0), top)
-    if any(same(row) for row in columns):
+    if any(same(row) for row in asymmetric):
+        match = (
+            "this is the asymmetric scheme, with a zero-point: from the row's smallest weight to "
+            f"its largest in {2**bits - 1} steps. A good one, but asked is the symmetric one: 0 "
+            f"stays 0, and the largest by size is {top} steps"
+        )
+    elif any(same(row) for row in columns):
         match = "the step is by column; a row is an output, and gets one step"
     else:
         match = next((said for said, other in known.items() if same(other)), "")
@@ -165,3 +192,60 @@ def masked_entries(text: str, guesses: str, masks: Sequence[Sequence[bool]], tit
     said = f"entries read: {read} of {', '.join(str(len(mask)) for mask in masks)}"
     words(axes, left, bottom, f"{said};  hatched: written by the copy", ha="left")
     return axes.figure
+
+
+CHOICES = {  # of the map: mark and colour
+    "none": ("○", "white"),
+    "1B draft": ("▲", DRAFT),
+    "4 bits": ("●", SERIES[0][0]),
+    "window 512": ("■", SERIES[5][0]),
+    "both": ("◆", SERIES[3][0]),
+}
+
+
+@mpl.rc_context(STYLE)
+def map_of_copies(
+    best: Mapping[tuple[int, int], tuple[str, float] | None],
+    border: Callable[[float], float],
+    title: str,
+    caption: str,
+) -> Picture:
+    """Which draft is the fastest for B texts (across) of S tokens each (up), and by how much.
+
+    best: {(B, S): (one of CHOICES, its speed-up)}, None where the caches do not fit; B and S are
+    powers of two, without gaps. border: B -> S*, a line. caption: what is assumed.
+    """
+    Bs, Ss = (sorted({key[i] for key in best}) for i in (0, 1))
+    axes = picture(title, "texts at once, B", "context length S (tokens)", 9, 5.8)
+    for (B, S), found in best.items():
+        mark_choice(axes, Bs.index(B), Ss.index(S), found)
+    x = np.array([-0.5, len(Bs) - 0.5])
+    y = [np.log2(border(Bs[0] * 2**at) / Ss[0]) for at in x]  # straight: S* is a number over B
+    (line,) = axes.plot(x, y, color="black", linewidth=2.2, linestyle="--", label="S*")
+    axes.set(xlim=x, ylim=(-0.5, len(Ss) - 0.5))
+    axes.set_xticks(range(len(Bs)), Bs)
+    axes.set_yticks(range(len(Ss)), [f"{S:,}" for S in Ss])
+    axes.grid(visible=False)
+    edge = {"edgecolor": GREY, "alpha": 0.4}
+    keys = [
+        mpl.patches.Patch(facecolor=colour, label=f"{mark} {name}", **edge)
+        for name, (mark, colour) in CHOICES.items()
+    ]
+    axes.figure.legend(handles=[*keys, line], loc="outside right center")
+    axes.figure.supxlabel(caption, x=0.01, ha="left", fontsize=9)
+    for S in reversed(Ss):
+        cells = [best[B, S] or ("does not fit", np.nan) for B in Bs]
+        axes.figure.rows.append(f"{S}: {', '.join(f'{name} {gain:.2f}' for name, gain in cells)}")
+    axes.figure.rows.append(caption.replace("\n", " "))
+    return axes.figure
+
+
+def mark_choice(axes, x: int, y: int, found: tuple[str, float] | None) -> None:
+    """One cell of the map: a coloured square with a mark and a speed-up, or grey and empty."""
+    mark, colour = CHOICES[found[0]] if found else ("", "#EEEEEE")
+    square = mpl.patches.Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white")
+    square.set_alpha(0.4 if found else 1)
+    axes.add_patch(square)
+    clear = {"zorder": 5, "path_effects": [withStroke(linewidth=2.5, foreground="white")]}
+    if found:
+        axes.text(x, y, f"{mark} {found[1]:.2f}", ha="center", va="center", fontsize=9, **clear)

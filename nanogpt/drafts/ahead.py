@@ -12,6 +12,7 @@ who runs the drafter: `Inline`, in this process, or `Worker`, a process of its o
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -32,6 +33,7 @@ from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabiliti
 
 Outcome = tuple[int, int]  # k accepted, then this token
 LATEST = 2000  # answers that are remembered
+TEXTS = itertools.count()  # a number for each text
 
 
 def fan_out(budget: int, K: int, a: float, r: float = 1.0) -> list[float]:
@@ -208,16 +210,23 @@ class BranchingModel(Branching):
 class Question:
     """What the drafter is asked each round: how it went, and how many guesses there is room for.
 
-    number: of the round in its text; context: all tokens so far; outcome: of the last round, None
-    if the text is new; source: gives the random numbers of a round's outcomes, from its number.
+    text: which one, no two have the same number; number: of the round in its text; context: all
+    tokens so far; outcome: of the last round, None if the text is new; source: gives the random
+    numbers of a round's outcomes, from its number.
     """
 
+    text: int
     number: int
     context: Sequence[int] | None
     outcome: Outcome | None
     room: int
     sampling: Sampling
     source: Callable[[int], Callable[[Outcome], RandomSource]]
+
+    def follows(self, last: Question | None) -> bool:
+        """Whether this is about the same text as the last one, a round later."""
+        before = self.text, self.number - 1
+        return last is not None and self.outcome is not None and before == (last.text, last.number)
 
 
 @dataclass
@@ -293,7 +302,9 @@ class Rollout:
 
 
 class Drafter:
-    """Drafts after what came, and prepares for what may come; asked one text at a time.
+    """Drafts after what came, and prepares for what may come; asked about one text at a time.
+
+    A question about a different text begins with that text's whole context.
 
     draft: any with get_probs; of one that has a `model`, the model is asked, many nodes in a pass.
     K: guesses a round; fans: F_0 … F_K, how many outcomes to prepare for each number of accepted
@@ -310,6 +321,7 @@ class Drafter:
         self.fans = [min(fan, self.vocab_size) for fan in fans]  # there are no more tokens
         model = isinstance(draft, Draft) and draft.model is not None
         self.tree = BranchingModel(draft, K) if model else Branching(draft)
+        self.question: Question | None = None  # the last one
         self.given: Rollout | None = None  # the guesses that were handed out, and may come true
         self.settled = False
         self.prepared: dict[Outcome, Rollout] = {}
@@ -321,8 +333,8 @@ class Drafter:
         A roll-out is for one outcome, drawn fresh and used once; which one is used depends on the
         outcome alone; its q is what it was drawn from.
         """
-        self.question, wanted = question, min(self.K, question.room)
         rollout = self.rollout_for(question)
+        self.question, wanted = question, min(self.K, question.room)
         drawn, rollout.wanted = min(wanted, len(rollout.tokens)), wanted
         while len(rollout.tokens) < wanted:
             self.extend([rollout])
@@ -334,7 +346,7 @@ class Drafter:
     def rollout_for(self, question: Question) -> Rollout:
         """What was prepared for what came, or a roll-out with nothing drawn yet."""
         outcome = question.outcome
-        if outcome is None or self.given is None:  # the whole context is new
+        if not question.follows(self.question):  # the whole context is new
             self.tree.begin(question.context)
             outcome = outcome or (0, question.context[-1])
             return Rollout([0], question.source(question.number)(outcome))
@@ -410,14 +422,12 @@ class Inline:
     prepare: False drafts only what is asked for.
     """
 
-    asker: AheadDraft | None = None  # whose text it was asked about last
-
     def __init__(self, drafter: Drafter, prepare: bool = True):
         self.drafter, self.prepare = drafter, prepare
 
     def ask(self, question: Question) -> Answer:
         """The drafter's answer."""
-        if self.prepare and question.outcome is not None:
+        if self.prepare and question.follows(self.drafter.question):
             for _ in self.drafter.prepare():
                 pass
         return self.drafter.answer(question)
@@ -471,17 +481,15 @@ class Worker:
     warning, and the same tokens. The process ends with the `with`, or with this process.
     """
 
-    asker: AheadDraft | None = None  # whose text it was asked about last
-
     def __init__(self, drafter: Drafter, patience: float = 5.0):
         self.drafter, self.patience = drafter, patience
         self.process = self.pipe = None
-        self.asked = 0
+        self.asked, self.last = 0, None  # how many questions, and which was the last
 
     def __enter__(self) -> Worker:
         context = multiprocessing.get_context("spawn")  # the same on every system
         self.pipe, its = context.Pipe()
-        self.asker = None  # a new process knows of no text
+        self.last = None  # a new process knows of no text
         given = its, pickle.dumps(self.drafter)
         self.process = context.Process(target=work, args=given, daemon=True)
         self.process.start()
@@ -515,13 +523,13 @@ class Worker:
         """Go on without the process."""
         self.process.kill()
         self.close()
-        self.drafter.given = None  # it begins with the whole context
         warnings.warn("the draft process is gone; drafting goes on in this one", stacklevel=2)
 
     def ask(self, question: Question) -> Answer:
         """The worker's answer, or, without one, this process's own."""
         if self.process is not None:
-            known = question if question.outcome is None else replace(question, context=None)
+            known = replace(question, context=None) if question.follows(self.last) else question
+            self.last = question
             try:
                 return self.reply(known)
             except (EOFError, OSError, TimeoutError):
@@ -544,9 +552,11 @@ class AheadDraft(Proposer):
     """A draft for tree_generate whose drafter works while the target verifies.
 
     by: an Inline or a Worker. shared: draw the guesses from the verifier's source, which only an
-    Inline can. For one text at a time: if texts take turns, of one AheadDraft or of several at the
-    same `by`, each round starts anew. answers: what the drafter answered, in order, the latest
-    2,000; waits: when each was asked for and when it was there, in seconds of time.perf_counter.
+    Inline can. For one text at a time: if texts take turns at one AheadDraft, each round is a new
+    text. Several AheadDrafts may share a `by`, or a drafter: what they write stays the same, but
+    nothing is prepared where somebody else asked in between. answers: what the drafter answered, in
+    order, the latest 2,000; waits: when each was asked for and when it was there, in seconds of
+    time.perf_counter.
     """
 
     def __init__(self, by: Inline | Worker, shared: bool = False):
@@ -554,19 +564,20 @@ class AheadDraft(Proposer):
         self.answers: list[Answer] = []
         self.waits: list[tuple[float, float]] = []
         self.text: Callable[[], Text | None] = lambda: None
-        self.round, self.source, self.guesses = 0, None, []
+        self.number, self.round, self.source, self.guesses = 0, 0, None, []
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of up to K guesses; the drafter goes on working when it is returned."""
         asked, outcome = time.perf_counter(), None
-        known = self.by.asker is self and self.text() is text
+        known = self.text() is text
         done = text.rounds[-1] if known and len(text.rounds) == self.round + 1 else None
         if done and done.emitted[:-1] == self.guesses[: done.n_accepted]:  # and not another loop's
             outcome = done.n_accepted, done.emitted[-1]
         else:
             self.text, self.source = weakref.ref(text), self.new_source(rng)
-        self.round, self.by.asker = len(text.rounds), self
-        asks = self.round, text.tokens, outcome, most, sampling, self.source
+            self.number = next(TEXTS)
+        self.round = len(text.rounds)
+        asks = self.number, self.round, text.tokens, outcome, most, sampling, self.source
         answer = self.by.ask(Question(*asks))
         self.note(answer, (asked, time.perf_counter()))
         self.guesses = tokens = answer.tokens

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -68,6 +68,17 @@ def plain_generate(target, draft, prompt, n, K, sampling, rng) -> Generation:
     return autoregressive_generate(target, prompt, n, sampling, rng)
 
 
+def own_version() -> str:
+    """The version of this package; "uninstalled" where it runs from its folder alone.
+
+    So it does in the environment of an engine whose needs are not ours.
+    """
+    try:
+        return version("nanogpt")
+    except PackageNotFoundError:
+        return "uninstalled"
+
+
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     """Our own decoder, or one with a bug of the gallery. It needs no folder.
 
@@ -99,7 +110,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         "lookup": mode(decode, PromptLookupDraft(target.config.vocab_size)),
     }
     name = "nanogpt" if bug is None else f"nanogpt with bug {bug}"
-    return Engine(name, version("nanogpt"), modes, lambda: dict(counts), "float32")
+    return Engine(name, own_version(), modes, lambda: dict(counts), "float32")
 
 
 def open_transformers(folder: Path, K: int = 4) -> Engine:

@@ -337,15 +337,21 @@ def samples_of(generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: 
 def rounded(truth: Truth, made: Tensor, sampling: Sampling) -> Tensor:
     """p (N, n, V) of each token of made (N, n), by the prompt and what was made before it.
 
-    Where a token came that top-p cuts off by less than ROUNDING, p is that of a top-p so much
-    larger: an engine's float32 may cut after the next token, and is not wrong.
+    An engine's float32 may cut off its tail one token later than float64 does, or keep the other of
+    two that are as likely. So where a token came that is cut off by less than ROUNDING of top-p, or
+    that is within TIE of the last one kept, p is that of a tail cut off just below it.
     """
-    p = own_probs(truth.target, truth.prompt, made, sampling)
-    if sampling.top_p is None:
-        return p
-    wider = dataclasses.replace(sampling, top_p=min(1.0, sampling.top_p + ROUNDING))
-    cut = p.gather(-1, made[..., None]) == 0  # (N, n, 1)
-    return torch.where(cut, own_probs(truth.target, truth.prompt, made, wider), p)
+    whole = own_probs(truth.target, truth.prompt, made, Sampling(sampling.temperature))
+    cut = dataclasses.replace(sampling, temperature=1.0)
+    p = cut.of_probs(whole)
+    if sampling.top_p is not None:
+        cut = dataclasses.replace(cut, top_p=min(1.0, sampling.top_p + ROUNDING))
+    came = whole.gather(-1, made[..., None])  # (N, n, 1)
+    last = whole.where(p > 0, 1.0).amin(-1, keepdim=True)
+    near = (came >= (1 - TIE) * last) | (cut.of_probs(whole).gather(-1, made[..., None]) > 0)
+    down_to_it = whole.where(whole >= came, 0.0)
+    down_to_it /= down_to_it.sum(-1, keepdim=True)
+    return torch.where(near & (p.gather(-1, made[..., None]) == 0), down_to_it, p)
 
 
 def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: tqdm) -> None:

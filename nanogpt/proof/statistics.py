@@ -17,6 +17,7 @@ from nanogpt.sampling import RandomSource, Sampling, cumulative
 
 Joint = Mapping[tuple[int, ...], float]  # {tokens: probability}, or how often they came
 LEVEL = 1e-6
+LEAST = 5.0  # outcomes expected in a cell of a χ² test, and the variance of what it sums
 
 
 # The truth
@@ -110,6 +111,7 @@ def power(freedom: int, shift: float, level: float = LEVEL) -> float:
     return min(1.0, float(weights @ torch.special.gammaincc(freedom / 2 + events, half)))
 
 
+@cache  # many places have the same freedom
 def surely_seen(freedom: int, n: int, level: float = LEVEL) -> float:
     """The total variation from which on n samples are refused with probability .99, at least.
 
@@ -135,11 +137,11 @@ def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
     cells = 0
     for x in counts.keys() | exact.keys():
         seen, expected = counts.get(x, 0), n * exact.get(x, 0.0)
-        if expected < 5:
+        if expected < LEAST:
             rare_seen, rare_expected = rare_seen + seen, rare_expected + expected
         else:
             statistic, cells = statistic + (seen - expected) ** 2 / expected, cells + 1
-    if rare_expected >= 5:
+    if rare_expected >= LEAST:
         statistic, cells = statistic + (rare_seen - rare_expected) ** 2 / rare_expected, cells + 1
     elif rare_seen > 5 + 10 * rare_expected:
         statistic = float("inf")
@@ -150,26 +152,41 @@ def score(rows: Tensor, came: Tensor) -> tuple[float, int]:
     """χ² of n outcomes, each with probabilities of its own, and its degrees of freedom.
 
     rows (n, C): of each outcome, the exact probabilities of C cells; came (n,): the cell it fell
-    into. Where the rows are right, the number of outcomes in each cell, less the number expected,
-    has mean 0 and the covariance Σ diag(p) - p pᵀ, and χ² is its square by that. Equal rows make it
-    Pearson's χ². Outcomes may depend on those before them, as the tokens of a text do, since each
-    is judged by its row. The rarest cells are put together until 5 outcomes are expected in each;
-    χ² is infinite if one came whose probability is 0.
+    into. Equal rows make it Pearson's χ². Outcomes may depend on those before them, as the tokens
+    of a text do, since each is judged by its row. χ² is infinite if one came whose probability is
+    0.
     """
     if not (rows.gather(1, came[:, None]) > 0).all():
         return float("inf"), rows.shape[1] - 1
+    statistic, freedom = of_counts(rows)
+    counts = torch.bincount(came, minlength=rows.shape[1]).to(rows.dtype)
+    return float(statistic(counts)), freedom
+
+
+def of_counts(rows: Tensor) -> tuple[Callable[[Tensor], Tensor], int]:
+    """counts (..., C) -> χ² (...) of outcomes that rows (n, C) are right about, and its freedom.
+
+    The number of outcomes in each cell, less the number expected, then has mean 0 and the
+    covariance Σ diag(p) - p pᵀ, and χ² is its square by that. The rarest cells are put together
+    until LEAST outcomes are expected in each; and what varies by less counts as if it varied by
+    LEAST: where all rows are nearly certain, one rare outcome is no proof.
+    """
     cell = merged(rows.sum(0))
     together = torch.zeros(rows.shape[1], int(cell.max()) + 1, dtype=rows.dtype)
     together[torch.arange(len(cell)), cell] = 1
     rows = rows @ together
-    seen = torch.bincount(cell[came], minlength=rows.shape[1]).to(rows.dtype)
-    off, covariance = seen - rows.sum(0), torch.diag(rows.sum(0)) - rows.T @ rows
+    expected, covariance = rows.sum(0), torch.diag(rows.sum(0)) - rows.T @ rows
     values, vectors = torch.linalg.eigh(covariance)
-    kept = values > 1e-9 * len(rows)  # one direction, at least, has none: all cells together
-    return float(((off @ vectors)[kept] ** 2 / values[kept]).sum()), int(kept.sum())
+    varies = values > 1e-9 * len(rows)  # one direction, at least, does not: all cells together
+
+    def statistic(counts: Tensor) -> Tensor:
+        off = counts @ together - expected
+        return ((off @ vectors) ** 2 / values.clamp(min=LEAST)).sum(-1)
+
+    return statistic, int(varies.sum())
 
 
-def merged(expected: Tensor, least: float = 5.0) -> Tensor:
+def merged(expected: Tensor, least: float = LEAST) -> Tensor:
     """The new number of each of C cells: the rarest become one, in which `least` are expected."""
     order = expected.argsort()
     total = expected[order].cumsum(0)

@@ -46,13 +46,22 @@ def batch_mask(
     return pos, mask
 
 
-def probs_of_rows(sampling: Sampling, logits: Tensor) -> Tensor:
-    """sampling.probs of logits (B, T, V); a row of which it cannot be told is NaN, and no other."""
-    if logits.isfinite().all():
-        return sampling.probs(logits)
+def padded(tokens: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of tokens as a rectangle (B, T): after those of a shorter row come zeros."""
+    T = max(map(len, tokens))
+    return torch.tensor([[*row, *[0] * (T - len(row))] for row in tokens])
+
+
+def probs_of_rows(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """p (B, T, V), float64, of logits (B, T, V): each row's by its own sampling.
+
+    Rows that share a sampling share a call. A row with a logit that is no number has p = NaN.
+    """
     p = torch.full(logits.shape, torch.nan, dtype=torch.float64)
-    sound = logits.isfinite().all(-1).all(-1)
-    p[sound] = sampling.probs(logits[sound])
+    sound = logits.amax(-1).isfinite().all(-1)  # (B,): amax of a NaN is NaN
+    for sampling in set(samplings):
+        its = [b for b, one in enumerate(samplings) if one == sampling and sound[b]]
+        p[its] = sampling.probs(logits[its])
     return p
 
 
@@ -73,27 +82,25 @@ def verify_batch(
     """
     if not len(texts) == len(trees) == len(samplings) > 0:
         raise ValueError("give a tree and a sampling for each text, and one text at least")
-    lengths, u = [text.cache_len for text in texts], [len(text.unread) for text in texts]
-    whole = [with_unread(text, tree) for text, tree in zip(texts, trees, strict=True)]
-    past_kvs, before = joined([text.past_kvs for text in texts], [1 + len(x.tokens) for x in whole])
-    pos, mask = batch_mask(whole, lengths, before)
-    tokens = [[*x.unread, x.tokens[-1], *tree.tokens] for x, tree in zip(texts, trees, strict=True)]
-    idx = torch.tensor([(each + [0] * pos.shape[1])[: pos.shape[1]] for each in tokens])
-    idx, pos, mask = (x.to(target.device) for x in (idx, pos, mask))  # (B, T), …, (B, T, P+T)
-    streams, new_kvs = target.states(idx, pos, past_kvs, mask)
-    hidden = target.ln_f(streams[-1])
-    logits = target.lm_head(hidden).cpu()  # (B, T, V)
-    p = torch.empty(logits.shape, dtype=torch.float64)
-    for sampling in set(samplings):
-        its = [b for b, one in enumerate(samplings) if one == sampling]
-        p[its] = probs_of_rows(sampling, logits[its])
+    pairs = list(zip(texts, trees, strict=True))
+    tokens = [[*text.unread, text.tokens[-1], *tree.tokens] for text, tree in pairs]
+    lengths = [text.cache_len for text in texts]
+    past_kvs, before = joined([text.past_kvs for text in texts], [len(own) for own in tokens])
+    pos, mask = batch_mask([with_unread(*pair) for pair in pairs], lengths, before)
+    idx, pos, mask = (x.to(target.device) for x in (padded(tokens), pos, mask))
 
-    own = rows(new_kvs, before, [P + len(x) for P, x in zip(lengths, tokens, strict=True)])
+    streams, new_kvs = target.states(idx, pos, past_kvs, mask)
+    hidden = target.ln_f(streams[-1])  # (B, T, C)
+    p = probs_of_rows(target.lm_head(hidden).cpu(), samplings)  # (B, T, V)
+
+    ends = [P + len(own) for P, own in zip(lengths, tokens, strict=True)]
     verified = []
-    for b, wanted in enumerate(layers or [None] * len(texts)):
-        n = len(tokens[b])
-        seen = side_by_side([x[b, :n] for x in streams], wanted) if wanted else hidden[b, :n]
-        verified.append((p[b, u[b] : n], seen, own[b]))
+    for b, own in enumerate(rows(new_kvs, before, ends)):
+        n, u, wanted = len(tokens[b]), len(texts[b].unread), layers and layers[b]
+        seen = hidden[b, :n]
+        if wanted:
+            seen = side_by_side([stream[b, :n] for stream in streams], wanted)
+        verified.append((p[b, u:n], seen, own))
     return verified
 
 

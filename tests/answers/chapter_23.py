@@ -18,6 +18,23 @@ def slip(old, new):
     return TEMPLATE.replace(old, new)
 
 
+FLAT = """
+def my_flat_batch(cached, sizes):
+    positions, starts, lengths = [], [0], []
+    for old, n in zip(cached, sizes):
+        positions += range(old, old + n)
+        starts.append(len(positions))
+        lengths.append(old + n)
+    return positions, starts, lengths
+"""
+
+
+def flat(old, new):
+    """The right answer to exercise 1 with one line changed."""
+    assert FLAT.count(old) == 1
+    return FLAT.replace(old, new)
+
+
 RIGHT = {
     0: [
         """
@@ -46,19 +63,13 @@ def my_batch_mask(cached, sizes):
 """,
     ],
     1: [
-        """
-def my_flat_batch(cached, sizes):
-    positions, starts = [], [0]
-    for old, n in zip(cached, sizes):
-        positions += range(old, old + n)
-        starts.append(len(positions))
-    return positions, starts
-""",
+        FLAT,
         """
 def my_flat_batch(cached, sizes):
     starts = np.concatenate([[0], np.cumsum(sizes)])
     text = np.repeat(np.arange(len(sizes)), sizes)
-    return np.arange(starts[-1]) - starts[text] + np.array(cached)[text], starts
+    positions = np.arange(starts[-1]) - starts[text] + np.array(cached)[text]
+    return positions, starts, np.add(cached, sizes)
 """,
     ],
     2: [
@@ -110,26 +121,12 @@ WRONG = {
         (slip("T, P = max(sizes), max(cached)", "T, P = sizes.pop(), max(cached)"), "changed"),
     ],
     1: [
-        (
-            """
-def my_flat_batch(cached, sizes):
-    positions, starts = [], [0]
-    for old, n in zip(cached, sizes):
-        positions += range(n)
-        starts.append(len(positions))
-    return positions, starts
-""",
-            "positions",
-        ),
-        (
-            """
-def my_flat_batch(cached, sizes):
-    positions = [old + t for old, n in zip(cached, sizes) for t in range(n)]
-    return positions, [0, *sizes]
-""",
-            "starts",
-        ),
-        ("def my_flat_batch(cached, sizes):\n    pass", "two lists"),
+        (flat("range(old, old + n)", "range(n)"), "positions"),
+        (flat("starts.append(len(positions))", "starts.append(n)"), "starts"),
+        (flat("lengths.append(old + n)", "lengths.append(n)"), "lengths"),
+        (flat("lengths.append(old + n)", "lengths.append(old)"), "lengths"),
+        (flat("positions, starts, lengths\n", "positions, starts\n"), "three lists"),
+        ("def my_flat_batch(cached, sizes):\n    pass", "three lists"),
     ],
     2: [
         (
@@ -146,6 +143,35 @@ def my_last_winner(times, n, E, own):
 """,
             "each text's own work",
         ),
-        ("def my_last_winner(times, n, E, own):\n    return 4", "None"),
+        ("def my_last_winner(times, n, E, own):\n    return 4", "tokens a round"),
+        (
+            """
+def my_last_winner(times, n, E, own):
+    good = [B for B, _ in times if E * times[B, 1] >= times[B, n] + B * own]
+    return max(good, default=None)
+""",
+            "are not more",
+        ),
+        (
+            """
+def my_last_winner(times, n, E, own):
+    last = None
+    for B in sorted({B for B, _ in times}):
+        if E * times[B, 1] <= times[B, n] + B * own:
+            break
+        last = B
+    return last
+""",
+            "may come back",
+        ),
+        (
+            """
+def my_last_winner(times, n, E, own):
+    for B in [B for B, width in times if width == 1][::-1]:
+        if E * times[B, 1] > times[B, n] + B * own:
+            return B
+""",
+            "more tokens a round",
+        ),
     ],
 }

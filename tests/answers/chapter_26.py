@@ -57,16 +57,22 @@ def my_gain(T_d, hit):
 """,
     ],
     2: [
-        "from nanogpt.drafts.ahead import wholes as my_whole",
         """
-def my_whole(shares):
-    below = [int(s) for s in shares]
-    left = round(sum(shares)) - sum(below)
-    while left > 0:
-        i = max(range(len(shares)), key=lambda i: shares[i] - below[i])
-        below[i] += 1
-        left -= 1
-    return below
+def my_budget(T_d, T_p, found):
+    def time(b):
+        return max(1, T_p[b]) + (1 - found[b]) * T_d
+
+    return min(sorted(T_p), key=time)
+""",
+        """
+def my_budget(T_d, T_p, found):
+    best, least = None, float("inf")
+    for b in sorted(found):
+        round_hit = T_p[b] if T_p[b] > 1 else 1.0
+        time = found[b] * round_hit + (1 - found[b]) * (round_hit + T_d)
+        if time < least - 1e-12:
+            best, least = b, time
+    return best
 """,
     ],
 }
@@ -87,7 +93,7 @@ WRONG = {
                 "may = [t for t in order if k == len(guesses) or t != guesses[k]]",
                 "may = [t for t in order if t not in guesses[k:] + guesses[-1:]]",
             ),
-            "the likeliest",
+            "guessed elsewhere",
         ),
         (
             slip("found += [(k, t) for t in may[: fans[k]]]", "top = order[: fans[k]]").replace(
@@ -119,23 +125,52 @@ def my_gain(T_d, hit):
 """,
             "slower than a verification",
         ),
+        (  # on a miss, what is hidden on a hit comes again
+            """
+def my_gain(T_d, hit):
+    return (1 + T_d) / (max(1, T_d) + (1 - hit) * T_d)
+""",
+            "however slow drafting is",
+        ),
     ],
     2: [
-        (
+        (  # the most hits, whatever they cost
             """
-def my_whole(shares):
-    return [round(s) for s in shares]
+def my_budget(T_d, T_p, found):
+    return max(found, key=found.get)
 """,
-            "the sum",
+            "as long as preparing is hidden",
         ),
-        (
+        (  # never longer than a check
             """
-def my_whole(shares):
-    below = [int(s) for s in shares]
-    below[-1] += round(sum(shares)) - sum(below)
-    return below
+def my_budget(T_d, T_p, found):
+    return max((b for b in T_p if T_p[b] <= 1), default=0)
 """,
-            "largest remainder",
+            "where a miss is dear",
+        ),
+        (  # preparing on top of checking
+            """
+def my_budget(T_d, T_p, found):
+    return min(sorted(T_p), key=lambda b: 1 + T_p[b] + (1 - found[b]) * T_d)
+""",
+            "as long as preparing is hidden",
+        ),
+        (  # preparing is always hidden
+            """
+def my_budget(T_d, T_p, found):
+    return min(sorted(T_p), key=lambda b: 1 + (1 - found[b]) * T_d)
+""",
+            "as long as preparing is hidden",
+        ),
+        (  # a miss in place of preparing, not after it
+            """
+def my_budget(T_d, T_p, found):
+    return min(
+        sorted(T_p),
+        key=lambda b: found[b] * max(1, T_p[b]) + (1 - found[b]) * (1 + T_d),
+    )
+""",
+            "not",
         ),
     ],
 }

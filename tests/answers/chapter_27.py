@@ -17,6 +17,18 @@ def slip(old, new, code=TEMPLATE):
     return code.replace(old, new)
 
 
+ZERO_POINT = """
+def my_round_to(weight, bits):
+    rows = []
+    for row in weight:
+        low, high = row.min(), row.max()
+        step = (high - low) / (2**bits - 1) if high > low else 1.0
+        zero = torch.round(torch.as_tensor(-low / step))
+        stored = (torch.round(row / step) + zero).clamp(0, 2**bits - 1)
+        rows.append((stored - zero) * step)
+    return torch.stack(rows)
+"""
+
 GROUPS = """
 def my_round_groups(weight, bits, group):
     rows = []
@@ -26,11 +38,35 @@ def my_round_groups(weight, bits, group):
     return torch.stack(rows)
 """
 
-CONTEXT = """
-def my_context_for(share, W, B, kappa, w):
-    per_token = B * kappa
-    guess = W + per_token * w
-    return max(w, (guess / share - W) / per_token)
+CHOICE = """
+def my_copy(B, S, least, of_bits, of_window):
+    best = None
+    for bits, a in of_bits.items():
+        for w, b in of_window.items():
+            reads = W * bits / 16 + B * kappa * min(S, w or S)
+            if a * b >= least and (best is None or reads < best[0]):
+                best = reads, bits, w
+    return best[1:]
+"""
+
+IN_TURN = """
+def my_copy(B, S, least, of_bits, of_window):
+    bits = min(b for b in of_bits if of_bits[b] >= least)
+    rest = [w for w in of_window if of_bits[bits] * of_window[w] >= least]
+    return bits, min(rest, key=lambda w: w or S)
+"""
+
+WINDOW_FIRST = """
+def my_copy(B, S, least, of_bits, of_window):
+    w = min((w for w in of_window if of_window[w] >= least), key=lambda w: w or S)
+    return min(b for b in of_bits if of_bits[b] * of_window[w] >= least), w
+"""
+
+ONE_OR_THE_OTHER = """
+def my_copy(B, S, least, of_bits, of_window):
+    if S < W / (B * kappa):
+        return min(b for b in of_bits if of_bits[b] >= least), None
+    return 16, min((w for w in of_window if of_window[w] >= least), key=lambda w: w or S)
 """
 
 RIGHT = {
@@ -64,14 +100,17 @@ def my_round_groups(weight, bits, group):
 """,
     ],
     2: [
-        CONTEXT,
+        CHOICE,
         """
-def my_context_for(share, W, B, kappa, w):
-    S = w
-    if W + B * w * kappa > share * (W + B * w * kappa):
-        S = (W * (1 - share) + B * w * kappa) / (share * B * kappa)
-    return S
+def my_copy(B, S, least, of_bits, of_window):
+    def reads(pair):
+        return W * pair[0] + 16 * B * kappa * (S if pair[1] is None else min(S, pair[1]))
+
+    kept = [(b, w) for b in of_bits for w in of_window if of_bits[b] * of_window[w] >= least]
+    return sorted(kept, key=reads)[0]
 """,
+        # a window longer than the text costs what None costs, and loses as little
+        slip("a * b >= least", "a * (b if (w or S) < S else 1) >= least", CHOICE),
     ],
 }
 
@@ -111,6 +150,17 @@ def my_round_to(weight, bits):
 """,
             "was changed",
         ),
+        (ZERO_POINT, "zero-point"),
+        (slip("row.min(), row.max()", "min(0, row.min()), max(0, row.max())", ZERO_POINT), "zero-"),
+        (
+            """
+def my_round_to(weight, bits):
+    low, high = weight.amin(1, keepdim=True), weight.amax(1, keepdim=True)
+    step = ((high - low) / (2**bits - 1)).clamp(min=1e-12)
+    return ((weight - low) / step).round() * step + low
+""",
+            "asymmetric",
+        ),
     ],
     1: [
         ("def my_round_groups(weight, bits, group):\n    return round_to(weight, bits)", "group"),
@@ -131,8 +181,19 @@ def my_round_groups(weight, bits, group):
         ),
     ],
     2: [
-        ("def my_context_for(share, W, B, kappa, w):\n    return W / (B * kappa)", "costs"),
-        (slip("guess = W + per_token * w", "guess = per_token * w", CONTEXT), "costs"),
-        (slip("(guess / share - W) / per_token", "guess / share / per_token", CONTEXT), "costs"),
+        (slip("a * b >= least", "True", CHOICE), "less than 0.85"),
+        (slip("a * b >= least", "min(a, b) >= least", CHOICE), "less than 0.85"),
+        (slip("a * b >= least", "a * b > least", CHOICE), "another pair"),
+        (IN_TURN, "another pair"),
+        (WINDOW_FIRST, "another pair"),
+        (ONE_OR_THE_OTHER, "another pair"),
+        (slip("B * kappa * min", "kappa * min", CHOICE), "another pair"),
+        (slip("W * bits / 16", "W * bits / 32", CHOICE), "another pair"),
+        (
+            slip("reads < best[0]", "a * b > of_bits[best[1]] * of_window[best[2]]", CHOICE),
+            "another pair",
+        ),
+        ("def my_copy(B, S, least, of_bits, of_window):\n    return 4, 512", "less than 0.85"),
+        ("def my_copy(B, S, least, of_bits, of_window):\n    return 4, 256", "no choice"),
     ],
 }
