@@ -593,7 +593,7 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
             "no engine 'nope'; there are nanogpt, transformers, or a file.py with open",
         ),
         (["vllm"], "no engine 'vllm'; there are"),
-        (["nanogpt", "--bug", "67"], "there is no bug 67; the gallery has 1 to 66"),
+        (["nanogpt", "--bug", "68"], "there is no bug 68; the gallery has 1 to 67"),
         (["nanogpt", "--bug", "0"], "there is no bug 0"),
         (["transformers", "--bug", "1"], "--bug goes with"),
         (["nanogpt", "--level", "2"], "level is 2.0"),

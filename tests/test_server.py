@@ -295,7 +295,7 @@ def test_guesses_need_no_memory_of_their_own():
     right = autoregressive_generate(target, [0], 30, Sampling(0)).tokens
     server.submit([0], 30, Sampling(0))
     assert drained(server)[1].tokens == right
-    assert passes[0] >= passes[2] and passes[1] > passes[3]
+    assert passes[0] >= passes[2] and passes[1] >= passes[3]
 
 
 def test_rows_full_of_windows_and_guesses_fit_by_default(preempted):
@@ -509,7 +509,7 @@ def test_the_time_of_a_step_is_measured_in_its_parts():
 
 
 def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
-    """Three guesses want two more blocks; one is free. It is free again when they are given up."""
+    """Four tokens want four blocks, two are free: the current one has its own, and no guess any."""
     pool = BlockPool(TOY.config, 20, 1, torch.zeros(1, dtype=torch.float64))
     target = FusedLanguageModel(TOY, pool)
     server = Server(target, CopyDraft(target, 3), 3, chunk=3)
@@ -517,10 +517,10 @@ def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
     server.step()
     (request,) = server.requests
     request.past_kvs = request.past_kvs.kept(request.cache_len)
-    hogs = [prefill(target, [0]) for _ in range(pool.free - 1)]  # each holds a block
-    server.safely(request, server.guess, request, 3)
+    hogs = [prefill(target, [0]) for _ in range(pool.free - 2)]  # each holds a block
+    server.safely(request, server.guess, request, 1, 3)
     assert request.tree.tokens == [] and not server.errors
-    assert pool.free == 1 and len(request.past_kvs.tables[0].blocks) == request.cache_len
+    assert pool.free == 1 and len(request.past_kvs.tables[0].blocks) == request.cache_len + 1
     pool.check([*hogs, request.past_kvs])
 
 

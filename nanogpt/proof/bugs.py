@@ -2,8 +2,8 @@
 
 Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
 chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
-of batches, are chapter 23's; 59 to 61, of paged caches, chapter 25's; 62 and 63, of drafting ahead,
-chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package with
+of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
+ahead, chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package with
 one in it.
 """
 
@@ -305,8 +305,8 @@ BUGS = [
         "        batch_round(target, seats)\n",
         "leaving", decoder="batch"),
     Bug(59, "blocks are reserved for the K guesses, not for K+1 tokens", "error", "serving/paged",
-        "self.pool.reserve(self.tables, self.lengths, T)",
-        "self.pool.reserve(self.tables, self.lengths, T - 1)",
+        "self.pool.reserve(self.tables, self.lengths, more)",
+        "self.pool.reserve(self.tables, self.lengths, [n - 1 for n in more])",
         "pool", "vllm-project/vllm#50531 (in its warm-up: no room for what is drafted)",
         decoder="paged"),
     Bug(60, "blocks are published before their tokens are verified", "biased", "serving/batch",
@@ -339,9 +339,15 @@ BUGS = [
         "            path, token = list(range(n)), rng.categorical(p[n])\n",
         "outcomes", "tanishqkumar/ssd#24", decoder="ahead"),
     Bug(64, "guesses survive a preemption", "error", "serving/server",
-        "        self.tree, self.most = None, 0\n        self.past_kvs =",
-        "        self.most = 0\n        self.past_kvs =",
-        "preemption", "vllm-project/vllm#31955, #28558", decoder="server"),
+        "        request.tree, request.preempted = None, request.preempted + 1\n",
+        "        request.preempted += 1\n",
+        "preemption", "vllm-project/vllm#31955, #28558", decoder="server", also=(
+            ("request, self.take_part, request, n, p, seen, new_kvs)\n",
+             "request, self.take_part, request, n, p, seen, new_kvs)\n"
+             "            for request in self.queue.running:  # guesses for the next pass, at once\n"
+             "                if not request.done and request.to_do == 1 and request.room > 0:\n"
+             "                    self.safely(request, self.guess, request, 1, self.policy(1))\n"),
+        )),
     Bug(65, "a draft knows its last guesses by the list's identity; a server rebuilds it", "slow",
         "drafts/lookahead",
         "if window.asked == len(text.rounds) - 1:",
@@ -358,4 +364,8 @@ BUGS = [
         "            self.text, self.pairs = text, Pairs(0, self.head.empty())\n"
         "        pairs = self.pairs\n",
         "memory", decoder="server"),
+    Bug(67, "a freed block is taken as it is: a NaN in it reaches the next text", "biased",
+        "serving/paged", "        self.entries[:, :, block] = 0\n", "",
+        "leftovers", "vllm-project/vllm#53856; Dao-AILab/flash-attention#1745; "
+        "nod-ai/amd-shark-ai#738", decoder="paged"),
 ]  # fmt: skip

@@ -191,6 +191,27 @@ def check_independent(generate: BatchDecoder, n: int = 400, seed: int = 0) -> No
     )
 
 
+def own_probs(target, prompt: Sequence[int], made: Generation, whose: str) -> None:
+    """Raise AssertionError unless each round's p is that of the text alone, and its cache as long.
+
+    The target's window is 8.
+    """
+    fresh, text = SelfDraft(target, len(prompt)), list(prompt)
+    for i, r in enumerate(made.rounds):
+        where = f"{whose}, round {i}, after {len(text)} tokens"
+        cached = len(text) - 1 - context_start(len(text), len(prompt), 8)
+        assert r.cache_len == cached, (
+            f"the cache holds {r.cache_len} tokens instead of {cached}: {where}"
+        )
+        for j, context in enumerate(contexts(r, text)):
+            off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())
+            which = f"candidate {j - 1}" if j else "the current token"
+            assert off < 1e-9, (
+                f"after {which}, p is off by {off:.2g} from that of the text alone: {where}"
+            )
+        text += r.emitted
+
+
 def check_ragged(generate: BatchDecoder, n: int = 20) -> None:
     """The p that each row is judged by is that of its own text, however long the others are."""
     target = toy_target(7, 8)
@@ -200,20 +221,7 @@ def check_ragged(generate: BatchDecoder, n: int = 20) -> None:
         rngs = [RandomSource(seed) for seed in range(4)]
         answers = generate(form, draft, prompts, n, Ks, Sampling(), rngs)
         for b, (prompt, made) in enumerate(zip(prompts, answers, strict=True)):
-            fresh, text = SelfDraft(target, len(prompt)), list(prompt)
-            for i, r in enumerate(made.rounds):
-                where = f"row {b}, round {i}, after {len(text)} tokens"
-                cached = len(text) - 1 - context_start(len(text), len(prompt), 8)
-                assert r.cache_len == cached, (
-                    f"the cache holds {r.cache_len} tokens instead of {cached}: {where}"
-                )
-                for j, context in enumerate(contexts(r, text)):
-                    off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())
-                    which = f"candidate {j - 1}" if j else "the current token"
-                    assert off < 1e-9, (
-                        f"after {which}, p is off by {off:.2f} from that of the text alone: {where}"
-                    )
-                text += r.emitted
+            own_probs(target, prompt, made, f"row {b}")
 
 
 def check_leaving(generate: BatchDecoder) -> None:
@@ -340,6 +348,65 @@ def check_publish(generate: BatchDecoder, cases: int = 6) -> None:
             )
 
 
+def check_leftovers(generate: BatchDecoder, cases: int = 4) -> None:
+    """What others left in a block changes no text, be it no number.
+
+    Masked is not enough: its weight is 0, and 0 times a NaN is a NaN. generate: a `paged_decoder`.
+    """
+    for case in range(cases):
+        size, own = 1 + case, toy_target(7, 8, seed=case)
+        target, draft = paged.on_pool(own, 64, size), random_draft(7, case)
+        target.cache.entries.fill_(torch.nan if case % 2 else torch.inf)
+        prompts = [[0, 1, 2, 3, 4, 5, 6], [1], [2, 3], [4, 4, 4, 4]]
+        try:
+            made = [x.tokens for x in generate(target, draft, prompts, 12, 2, Sampling(0))]
+        except ValueError as error:  # NaN where probabilities should be
+            made = error
+        alone = [autoregressive_generate(own, x, 12, Sampling(0)).tokens for x in prompts]
+        assert made == alone, (
+            f"in blocks of {size} that held what is no number, the texts are {made} "
+            f"instead of {alone}: who erases a block?"
+        )
+
+
+def check_turns(generate: BatchDecoder, n: int = 12) -> None:
+    """Each request that runs moves in each pass: no guess outranks a neighbour's current token.
+
+    generate: a `server_decoder`.
+    """
+    prompts = [[0, 1, 2, 3, 4], [5], [6, 6], [1, 2, 3]]
+    watched = WatchedRows(toy_target(7, 32))
+    limits = {"budget": len(prompts), "rows": len(prompts)}
+    generate(watched, random_draft(7), prompts, n, 3, Sampling(0), **limits)
+    passes, most = len(watched.rows), n + max(map(len, prompts))
+    assert passes <= most, (
+        f"{len(prompts)} texts of {n} tokens take {passes} passes where {most} are enough: a pass "
+        f"has {limits['budget']} tokens; whose guesses come before another's current token?"
+    )
+
+
+def check_held(generate: BatchDecoder, n: int = 10) -> None:
+    """A pool in which somebody else holds blocks serves all requests: some make room.
+
+    generate: a `server_decoder`.
+    """
+    prompts = [[0, 1, 2], [1], [2, 3], [1, 1, 1, 1]]
+    for size in (1, 2):
+        own = toy_target(7, 8)
+        target, draft = paged.on_pool(own, 24 // size, size), random_draft(7)
+        other = prefill(target, [1, 2, 3, 4, 5, 6, 0, 1])
+        try:
+            answers = generate(target, draft, prompts, n, 3, Sampling(0))
+        except (RuntimeError, ValueError) as error:  # PoolFull is a ValueError
+            raise AssertionError(f"nobody makes room where others hold blocks: {error}") from None
+        for b, (prompt, made) in enumerate(zip(prompts, answers, strict=True)):
+            alone = autoregressive_generate(own, prompt, n, Sampling(0)).tokens
+            assert made.tokens == alone, (
+                f"with 8 of 24 places held by another, row {b} is {made.tokens} instead of {alone}"
+            )
+        assert other.length == 8
+
+
 def check_preemption(generate: BatchDecoder) -> None:
     """With too few places for all, texts are the target's own, and no pass takes more places.
 
@@ -372,9 +439,8 @@ def check_preemption(generate: BatchDecoder) -> None:
     alone = [autoregressive_generate(watched.target, x, n, Sampling(0)).tokens for x in prompts]
     for K in (1, 3):
         watched.places.clear()
-        answers = generate(
-            watched, SelfDraft(watched.target, 1), prompts, n, K, Sampling(0), capacity=capacity
-        )
+        draft, limits = SelfDraft(watched.target, 1), {"capacity": capacity, "chunk": 2}
+        answers = generate(watched, draft, prompts, n, K, Sampling(0), **limits)
         most = max(watched.places)
         assert most <= capacity, (
             f"a pass takes {most} places of the cache where there are {capacity} in all (K = {K})"
@@ -384,6 +450,10 @@ def check_preemption(generate: BatchDecoder) -> None:
                 f"row {b} of a server with {capacity} places for {len(prompts)} texts is "
                 f"{made.tokens} instead of {right} (K = {K})"
             )
+        own = Sampling(), [RandomSource(b) for b in range(len(prompts))]
+        answers = generate(watched, draft, prompts, n, K, *own, **limits)
+        for b, made in enumerate(answers):
+            own_probs(watched.target, prompts[b], made, f"row {b} of {capacity} places")
 
 
 class CountedHead(EagleHead):
@@ -434,7 +504,10 @@ SERVING_CHECKS: dict[str, Callable] = {
     "leaving": check_leaving,
     "pool": check_pool,  # of a paged_decoder
     "publish": check_publish,
+    "leftovers": check_leftovers,
     "preemption": check_preemption,  # of a server_decoder
-    "memory": check_memory,  # of a server_decoder
+    "turns": check_turns,
+    "held": check_held,
+    "memory": check_memory,
     "outcomes": check_outcomes,  # of an ahead_decoder
 }

@@ -118,7 +118,10 @@ def paged_decoder(module=batch, pages=paged, blocks: int = 1024, size: int = 3) 
 
 
 def server_decoder(module=server) -> BatchDecoder:
-    """A `Server` with batch_generate's arguments, and its own by name. K is the largest of all."""
+    """A `Server` with batch_generate's arguments, and its own by name. K is the largest of all.
+
+    Its seed is 0.
+    """
 
     def generate(
         target,
@@ -132,7 +135,8 @@ def server_decoder(module=server) -> BatchDecoder:
         **own,
     ):
         B = len(prompts)
-        server = module.Server(target, draft, max(batch.one_each(K, B)), **{"rows": B} | own)
+        own = {"rows": B, "budget": max(256, B), "seed": 0} | own
+        server = module.Server(target, draft, max(batch.one_each(K, B)), **own)
         each = (batch.one_each(x, B) for x in (max_new_tokens, samplings, rngs, stop_token))
         order = [server.submit(*request) for request in zip(prompts, *each, strict=True)]
         answers = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from nanogpt.tree import check_target, commit
 
 
 def schedule(
-    wants: Sequence[tuple[int, int]], running: int, budget: int, chunk: int, free: int
+    wants: Iterable[tuple[int, int]], running: int, budget: int, chunk: int, free: int
 ) -> list[int]:
     """How many tokens of each request the next pass computes, for those that take part in it.
 
@@ -101,8 +101,11 @@ class Request(Text):
 
         p (n + guesses, V); hidden (n + guesses, C), None where the draft reads none; new_kvs with
         all these entries.
+        Raises ValueError where p is NaN, also of a part that needs no verdict: nobody may find it.
         """
         unread, tree, self.tree = len(self.unread), self.tree, None  # no guess is judged twice
+        if p.isnan().any():
+            raise ValueError("its logits are NaN or infinite: what does the model compute?")
         if n > unread:
             p = p[unread:].clone()  # the pass's own can go
             path, token = accept_tree(tree or self.no_tree, p, self.rng)
@@ -141,6 +144,9 @@ class Slots:
 
     def reserve(self, request: Request, T: int) -> None:
         """Room for T entries more: it is there."""
+
+    def trim(self, request: Request) -> None:
+        """Give back the room that was reserved: there is none."""
 
     def keep(self, request: Request) -> None:
         """What may be kept for others: nothing."""
@@ -185,6 +191,10 @@ class Blocks:
     def reserve(self, request: Request, T: int) -> None:
         """Room for T entries more. Raises PoolFull."""
         request.past_kvs.reserve(T)
+
+    def trim(self, request: Request) -> None:
+        """Give back the room that was reserved."""
+        request.past_kvs = request.past_kvs.kept(request.cache_len)
 
     def keep(self, request: Request) -> None:
         """Let others find what is final in a request's cache."""
@@ -413,7 +423,7 @@ class Server:
             line = [*queue.running, *(list(queue.waiting)[: self.rows - self.running] * new)]
             for request in line:
                 request.restart_if_full()  # those that wait: the others have
-            wants = [(r.to_do, self.memory.needs(r, r.position + 1)) for r in line]
+            wants = ((r.to_do, self.memory.needs(r, r.position + 1)) for r in line)
             free = self.memory.free(queue.running)
             shares = schedule(wants, self.running, self.budget, self.chunk, free)
             if len(shares) >= self.running:
@@ -432,44 +442,47 @@ class Server:
         Guesses take what is left of the budget and of the memory, and only whoever is read guesses.
         """
         batch = list(zip(self.queue.running, self.shares(), strict=True))
+        for request, n in batch:
+            self.memory.reserve(request, n)
         left, nodes = self.budget - sum(n for _, n in batch), self.policy(max(1, len(batch)))
-        needs = {r: self.memory.needs(r, r.position + 1) for r, _ in batch}
-        free = self.memory.free(self.queue.running) - sum(needs.values())
+        held = {r: self.memory.needs(r, r.position + 1) for r, _ in batch}
+        free = self.memory.free(self.queue.running) - sum(held.values())
         for request, n in batch:
             if n < request.to_do or (self.reads and request.unread):
-                self.memory.reserve(request, n)
                 continue
             room = nodes * (request.room > 0) if self.trees else min(nodes, request.room)
             most = min(room if request.tree is None else len(request.tree.tokens), left)
-            while most and self.memory.needs(request, request.position + 1 + most) > (
-                needs[request] + free
-            ):
+            last = request.position + 1
+            while most and self.memory.needs(request, last + most) - held[request] > free:
                 most -= 1
-            free -= self.memory.needs(request, request.position + 1 + most) - needs[request]
+            free -= self.memory.needs(request, last + most) - held[request]
             left -= most
-            self.memory.reserve(request, n + most)
-            self.safely(request, self.guess, request, most)
+            self.safely(request, self.guess, request, n, most)
         return [(request, n) for request, n in batch if request.id in self.queue.by_id]
 
-    def guess(self, request: Request, most: int) -> None:
-        """Up to so many guesses for a request's next pass.
+    def guess(self, request: Request, n: int, most: int) -> None:
+        """Up to so many guesses for a request's next pass, beside n known tokens.
 
         Raises ValueError for guesses that are no tokens. A draft that works in the target's pool
-        may find it full: there are no guesses this time.
+        may find it full: there are no guesses this time, and it gives back what it took.
         """
         if request.tree is not None:  # of a pass that was interrupted
             request.tree = request.tree.cut(most)
-            return
-        tree, deep = request.no_tree, min(most, request.room)
-        if deep > 0:
-            try:
+        elif not most or not request.room:
+            request.tree = request.no_tree
+        try:
+            self.memory.reserve(request, n + most)
+            if request.tree is None:
+                deep = min(most, request.room)
                 tree = self.draft.propose(request, deep, request.sampling, request.rng)
-            except PoolFull:
-                tree = request.no_tree
-        for token in tree.tokens:
-            if not 0 <= token < self.V:
-                raise ValueError(f"the draft guesses {token}, and the tokens are 0 to {self.V - 1}")
-        request.tree = tree.cut(most)
+                for token in tree.tokens:
+                    if not 0 <= token < self.V:
+                        raise ValueError(f"the draft guesses {token}; tokens are 0 to {self.V - 1}")
+                request.tree = tree.cut(most)
+        except PoolFull:
+            request.tree = request.no_tree
+            self.memory.trim(request)
+            self.memory.reserve(request, n)
 
     def advance(self) -> None:
         """One pass for all that fit.
