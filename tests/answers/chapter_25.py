@@ -49,6 +49,25 @@ def my_keys(tokens, size):
 def my_keys(tokens, size):
     return [str(tokens[: (n + 1) * size]) for n in range(len(tokens) // size)]
 """,
+        """
+def my_keys(tokens, size):
+    keys = []
+    for end in range(size, len(tokens) + 1, size):
+        before = keys[-1] if keys else b""
+        own = np.array(tokens[end - size : end], dtype=np.int64).tobytes()
+        keys.append(hashlib.sha256(before + own).digest())
+    return keys
+""",
+        """
+def my_keys(tokens, size):
+    def keys():
+        before = 0
+        for start in range(0, len(tokens) // size * size, size):
+            before = hash((before, *tokens[start : start + size]))
+            yield before
+
+    return keys()
+""",
     ],
 }
 
@@ -160,7 +179,68 @@ def my_wanted(length, held, K, size):
 def my_keys(tokens, size):
     return [tuple(tokens[i : i + size]) for i in range(0, len(tokens) - size + 1, size)]
 """,
-            "after other tokens",
+            "the same tokens, but later",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    return [(n, tuple(tokens[n * size : (n + 1) * size])) for n in range(len(tokens) // size)]
+""",
+            "token 0 is another: block 1 needs a new key",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    return [(end, sum(tokens[:end])) for end in range(size, len(tokens) + 1, size)]
+""",
+            "two tokens of the first block change places: block 0",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    return [tuple(sorted(tokens[:end])) for end in range(size, len(tokens) + 1, size)]
+""",
+            "two tokens of the first block change places: block 0",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    ends = range(size, len(tokens) + 1, size)
+    return [(tuple(sorted(tokens[: end - size])), *tokens[end - size : end]) for end in ends]
+""",
+            "change places: block 1 needs a new key",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    return [
+        (tokens[0], tokens[end - size], end) for end in range(size, len(tokens) + 1, size)
+    ]
+""",
+            "token 1 is another: block 0",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    own = [tuple(tokens[end - size : end]) for end in range(size, len(tokens) + 1, size)]
+    return [(n, own[max(0, n - 1)], block) for n, block in enumerate(own)]
+""",
+            "token 0 is another: block 2 needs a new key",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    ends = range(size, len(tokens) + 1, size)
+    return ["".join(map(str, tokens[:end])) for end in ends]
+""",
+            "1, 12 and 11, 2",
+        ),
+        (
+            """
+def my_keys(tokens, size):
+    return [tuple(tokens) + (end,) for end in range(size, len(tokens) + 1, size)]
+""",
+            "the same six tokens",
         ),
         (
             """
@@ -174,7 +254,7 @@ def my_keys(tokens, size):
 def my_keys(tokens, size):
     return [object() for _ in range(len(tokens) // size)]
 """,
-            "the second time",
+            "the same six tokens",
         ),
     ],
 }
