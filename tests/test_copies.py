@@ -300,7 +300,7 @@ def test_in_a_server_too_a_copy_that_lacks_nothing_is_always_accepted(form):
     A prompt is read in parts, and more requests wait than run at a time.
     """
     target = TARGETS[form](toy(vocab_size=5, window=16))
-    server, finished = Server(target, CopyDraft(target, 3), K=3, rows=2, width=4), {}
+    server, finished = Server(target, CopyDraft(target, 3), K=3, rows=2, chunk=4), {}
     for seed, prompt in enumerate(([0, 1], [2], [3, 0, 1, 4, 2, 2, 0, 1, 3], [4, 4, 1])):
         server.submit(prompt, 40, Sampling(), RandomSource(seed))
     while len(finished) < 4:

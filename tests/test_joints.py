@@ -28,7 +28,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
-from nanogpt.serving.server import Request, Server
+from nanogpt.serving.server import Server
 from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
 from nanogpt.tree import tree_generate, tree_rounds
 
@@ -87,10 +87,11 @@ def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
         if len({tuple(g.tokens) for g in made}) == 1
     ]
     assert same, f"{name}: no text is the same in every loop"
-    passes = [sum(g.target_passes for g in made) for made in zip(*same, strict=True)]
+    passes = [sum(g.prefills + len(g.rounds) for g in made) for made in zip(*same, strict=True)]
     pairs = zip(loops, passes, strict=True)
     said = ", ".join(f"{loop} {len(same) * NEW / n:.3f}" for loop, n in pairs)
-    assert len(set(passes)) == 1, f"{name}, tokens a pass: {said}"
+    # A server reads the current token with the last of its prompt: one round without guesses.
+    assert passes[0] == passes[1] >= passes[2], f"{name}, tokens a pass: {said}"
 
 
 @pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
@@ -155,23 +156,25 @@ def test_a_transformer_that_serves_several_texts_reads_each_once(lift):
 
 
 @pytest.mark.parametrize("name", ["transformer-fused", "lookahead", "eagle3", "block-markov"])
-def test_a_preempted_request_is_no_slower_once_it_is_read_again(name, shipped, monkeypatch):
-    """What a draft remembers outlives the cache: as many rounds as with room for all."""
+def test_a_preempted_request_is_no_slower_once_it_is_read_again(name, shipped):
+    """What a draft remembers outlives the cache: one round without guesses, and then as before."""
     target, prompts, tokens = shipped
     K = (BEST | BEST_PROPOSED)[name]
     draft, target = draft_of(name, K, target, tokens)
-    lost, forget = [], Request.forget
-    monkeypatch.setattr(Request, "forget", lambda self: (lost.append(self.id), forget(self))[1])
     made = []
-    for capacity in (10_000, 150 if name in DRAFTS else 260):
-        server = Server(target, draft, K, capacity=capacity, **AMPLE)
+    for times in (0, 2):
+        server = Server(target, draft, K, **AMPLE)
         for prompt in prompts:
             server.submit(prompt, NEW, GREEDY)
-        done = drained(server)
+        done = {}
+        for _ in range(times):
+            for _ in range(8):
+                done |= server.step()
+            server.preempt()
+        done |= drained(server)
         made.append([done[id] for id in range(len(prompts))])
-    assert lost, "somebody was preempted"
     pairs = [(a, b) for a, b in zip(*made, strict=True) if a.tokens == b.tokens]
-    assert pairs and all(len(a.rounds) == len(b.rounds) for a, b in pairs)
+    assert pairs and all(len(b.rounds) <= len(a.rounds) + 2 for a, b in pairs)
 
 
 def test_one_eagle_reads_each_pair_of_each_text_once():

@@ -21,7 +21,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serve
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import BlockPool
-from nanogpt.serving.server import Request, Server, schedule
+from nanogpt.serving.server import Queue, Server, schedule
 from nanogpt.speculative import speculative_generate
 
 TOY, DRAFT = toy_target(5, 12), random_draft(5)
@@ -45,8 +45,14 @@ def drained(server, most=5000):
 @pytest.fixture
 def preempted(monkeypatch):
     """The ids of the requests that lost their places, in order."""
-    lost, forget = [], Request.forget
-    monkeypatch.setattr(Request, "forget", lambda self: (lost.append(self.id), forget(self))[1])
+    lost, preempt = [], Queue.preempt
+
+    def noted(queue):
+        request = preempt(queue)
+        lost.append(request.id)
+        return request
+
+    monkeypatch.setattr(Queue, "preempt", noted)
     return lost
 
 
@@ -56,12 +62,17 @@ def preempted(monkeypatch):
         ([], 0, (8, 4, 9), []),
         ([(1, 1)], 0, (8, 4, 9), [1]),
         ([(9, 9), (5, 2)], 1, (8, 4, 99), [4, 4]),  # a long prompt is read in parts
+        ([(9, 9), (9, 9)], 2, (8, 3, 99), [3, 3]),  # whether it has begun or not
         ([(3, 3), (9, 9)], 1, (5, 4, 99), [3, 2]),  # what is left of the budget
         ([(5, 5), (2, 2)], 1, (5, 9, 99), [5]),  # nobody begins with nothing
-        ([(5, 5), (2, 2)], 2, (5, 9, 99), [5, 0]),  # but whoever has begun keeps its places
+        ([(5, 5), (2, 2)], 2, (5, 9, 99), [4, 1]),  # whoever has begun has a token in each pass
+        ([(9, 9), (9, 9), (1, 1)], 3, (4, 9, 99), [2, 1, 1]),
+        ([(1, 1), (9, 9), (9, 9)], 1, (4, 9, 99), [1, 3]),  # the first that waits, then the next
         ([(2, 5), (2, 5), (2, 2)], 2, (9, 9, 9), [2]),  # preempted; nobody overtakes it
         ([(2, 5), (2, 5), (2, 2)], 1, (9, 9, 9), [2]),  # first come, first served
         ([(2, 5), (2, 4), (2, 1)], 1, (9, 9, 9), [2, 2]),
+        ([(2, 0), (2, 0)], 1, (9, 9, 0), [2, 2]),  # who needs no place needs none to be free
+        ([(2, 1), (2, 0)], 2, (9, 9, 0), []),
     ],
 )
 def test_a_pass_is_shared_out(wants, running, limits, shares):
@@ -86,7 +97,8 @@ def test_a_request_in_the_server_is_the_request_alone(form, preempted):
             how = rnd.randrange(20), Sampling(rnd.choice([0, 1.0])), rnd.choice([None, 3])
             asked.append((prompt, *how))
             n, sampling, stop = how
-            assert server.submit(prompt, n, sampling, None, stop) == len(asked) - 1
+            own = RandomSource(len(asked) - 1)
+            assert server.submit(prompt, n, sampling, own, stop) == len(asked) - 1
             done |= server.step() if rnd.random() < 0.5 else {}
         done |= drained(server)
         for i, (prompt, n, sampling, stop) in enumerate(asked):
@@ -170,7 +182,7 @@ def product():
             {"capacity": 6, "budget": 3, "chunk": 2},
             marks=pytest.mark.slow,
         ),
-        (Grown(PAIR_DRAFT, (2,)), 2, {"capacity": 8, "nodes": 2}),
+        (Grown(PAIR_DRAFT, (2,)), 2, {"capacity": 6, "nodes": 2}),
     ],
     ids=["room for all", "preempted", "K by load", "a small budget", "trees"],
 )
@@ -203,18 +215,20 @@ def test_guesses_fit_into_what_was_reserved(K, capacity, n_new, monkeypatch, pre
     assert 0.7 * capacity < max(filled) <= capacity and preempted
 
 
-def test_a_preempted_request_drops_its_guesses_and_its_room(preempted):
-    """Bug 64: guesses that survive are computed in a pass that has no room for them."""
-    server = Server(TOY, DRAFT, 4, capacity=20)
+def test_a_preempted_request_drops_its_guesses_and_its_places(monkeypatch):
+    """Bug 64: guesses that an interrupted pass has left may not fit any more."""
+    server = Server(TOY, DRAFT, 4)
     for prompt in ([0], [1, 2]):
-        server.submit(prompt, 11)
-    while not preempted:
+        server.submit(prompt, 11, rng=RandomSource(0))
+    server.step()
+    monkeypatch.setattr(serve, "verify_batch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         server.step()
-        for request in server.requests:
-            assert request.tree is None or len(request.tree.tokens) <= request.most
-    request = server.requests[-1]
-    request.forget()
-    assert request.tree is None and request.most == 0 and request.past_kvs is None
+    monkeypatch.undo()
+    assert all(request.tree is not None for request in server.requests)
+    request = server.preempt()
+    assert (request.tree, request.past_kvs, request.hidden) == (None, None, None)
+    assert (request.preempted, server.running, server.waiting) == (1, 1, 1)
     assert all(len(made.tokens) == 11 for made in drained(server).values())
 
 
@@ -224,9 +238,12 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
         server.submit([0, 1, 2], 30)
     assert not server.requests and server.submit([0, 1, 2], 7) == 0
     assert len(drained(server)[0].tokens) == 7
-    paged = Server(FORMS["paged"](), DRAFT, 2, capacity=24)
-    with pytest.raises(ValueError, match="may need 28 places"):
+    pool = BlockPool(TOY.config, 5, 2, torch.zeros(1, dtype=torch.float64))
+    paged = Server(FusedLanguageModel(TOY, pool), DRAFT, 2)
+    with pytest.raises(ValueError, match="may need 12 places.*there are 10 in all"):
         paged.submit([0, 1, 2], 30)
+    with pytest.raises(ValueError, match="the target's pool has 5 blocks of 2; leave capacity out"):
+        Server(FusedLanguageModel(TOY, pool), DRAFT, 2, capacity=24)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +268,8 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
         ({"draft": random_draft(4)}, "vocabulary of 4 tokens and the target one of 5"),
         ({"rows": 0}, "rows is 0; it must be a whole number from 1"),
         ({"budget": 2.5}, "budget is 2.5"),
-        ({"chunk": True}, "width is True"),
+        ({"chunk": True}, "chunk is True"),
+        ({"budget": 31}, "budget is 31; a pass has a token for each of 32 rows"),
         ({"capacity": 0}, "capacity is 0"),
     ],
 )
@@ -265,18 +283,19 @@ def reading(target):
     return EagleDraft(target, random_head(target), 3)
 
 
-def test_the_largest_k_of_a_policy_is_what_a_server_has_room_for():
-    """Of one request K is 1, of three it is 3: each row has a window, and its guesses beside it."""
+def test_guesses_need_no_memory_of_their_own():
+    """What holds a window holds every request; a server with more room only guesses more."""
     target = deep_toy()[0]  # with a window of 16
-    growing = Server(target, reading(target), policy=lambda running: running, rows=3)
-    assert growing.most == 3 and growing.capacity == 3 * (16 + 3)
-    for policy in (lambda running: running, lambda running: 4 - running):
-        small = Server(target, reading(target), policy=policy, rows=3, capacity=18)
-        with pytest.raises(ValueError, match=r"may need 19 places.*there are 18 in all"):
-            small.submit([0], 30)
-        exact = Server(target, reading(target), policy=policy, rows=3, capacity=19)
-        exact.submit([0], 30)
-        assert len(drained(exact)[0].tokens) == 30
+    passes = []
+    for capacity in (16, 16 + 3):
+        for policy in (lambda running: running, lambda running: 4 - running):
+            server = Server(target, reading(target), policy=policy, rows=3, capacity=capacity)
+            server.submit([0], 30, Sampling(0))
+            passes.append(drained(server)[0].target_passes)
+    right = autoregressive_generate(target, [0], 30, Sampling(0)).tokens
+    server.submit([0], 30, Sampling(0))
+    assert drained(server)[1].tokens == right
+    assert passes[0] >= passes[2] and passes[1] > passes[3]
 
 
 def test_rows_full_of_windows_and_guesses_fit_by_default(preempted):
@@ -291,10 +310,9 @@ def test_rows_full_of_windows_and_guesses_fit_by_default(preempted):
 
 def test_a_request_that_needs_all_places_is_served_and_one_more_is_refused():
     """By hand, of every limit: what is accepted is also finished, with guesses and without."""
-    for draft, guesses in ((DRAFT, 0), (Grown(DRAFT, (2, 1)), 3)):
+    for draft in (DRAFT, Grown(DRAFT, (2, 1))):
         for n_prompt, n in ((1, 5), (3, 7), (6, 30), (30, 2)):
-            longest = min(min(n_prompt, 12) + n, 12) - 1
-            needs = longest + 1 + guesses  # the current token and the guesses after the context
+            needs = min(min(n_prompt, 12) + n, 12)  # its context, and the current token
             with pytest.raises(ValueError, match=f"may need {needs} places"):
                 Server(TOY, draft, 3, capacity=needs - 1, nodes=3).submit([1] * n_prompt, n)
             server = Server(TOY, draft, 3, capacity=needs, nodes=3)
@@ -357,7 +375,7 @@ def test_whoever_cancels_a_waiting_request_takes_no_place_from_the_running(preem
 def test_a_cancelled_request_leaves_the_others_as_they_are():
     server = Server(FUSED, DRAFT, 3, rows=2)
     for prompt in ([1], [2, 3], [4]):
-        server.submit(prompt, 15)
+        server.submit(prompt, 15, rng=RandomSource(server.submitted))
     server.step()
     server.step()
     so_far = server.cancel(0).tokens
@@ -386,7 +404,7 @@ class Failing(RandomSource):
 def test_what_fails_for_one_request_is_nothing_to_the_others():
     server = Server(FUSED, DRAFT, 3)
     for i, prompt in enumerate(([1], [2, 3], [4])):
-        server.submit(prompt, 15, rng=Failing(i) if i == 1 else None)
+        server.submit(prompt, 15, rng=(Failing if i == 1 else RandomSource)(i))
     done = {}
     with pytest.raises(RuntimeError, match="request 1 is dropped: the dice are gone; call step"):
         while True:
@@ -407,7 +425,7 @@ def test_nothing_is_asked_of_a_server_without_requests():
 
 def test_without_a_draft_it_decodes_token_by_token():
     server = Server(FUSED)
-    server.submit([1, 2], 9)
+    server.submit([1, 2], 9, rng=RandomSource(0))
     (made,) = drained(server).values()
     right = autoregressive_generate(TOY, [1, 2], 9, rng=RandomSource(0))
     assert made.tokens == right.tokens and made.target_passes == 9
@@ -498,10 +516,10 @@ def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
     server.submit([0, 1, 2], 9, Sampling(0))
     server.step()
     (request,) = server.requests
-    request.tree, request.past_kvs = None, request.past_kvs.kept(request.cache_len)
+    request.past_kvs = request.past_kvs.kept(request.cache_len)
     hogs = [prefill(target, [0]) for _ in range(pool.free - 1)]  # each holds a block
     server.safely(request, server.guess, request, 3)
-    assert request.tree.tokens == [] and request.most == 0 and not server.errors
+    assert request.tree.tokens == [] and not server.errors
     assert pool.free == 1 and len(request.past_kvs.tables[0].blocks) == request.cache_len
     pool.check([*hogs, request.past_kvs])
 

@@ -262,7 +262,8 @@ class Server:
     share the blocks of what they begin with; with a draft that reads the target's states, no.
     seed: of the requests that bring no random numbers; by default another for every server. clock:
     seconds, for what a request notes of its times.
-    Raises ValueError for a draft of another vocabulary, and for numbers that are out of range.
+    Raises ValueError for a draft of another vocabulary, for numbers that are out of range, and for
+    a capacity beside a pool.
     """
 
     def __init__(
@@ -301,6 +302,11 @@ class Server:
         self.reads = draft is not None and self.draft.reads
         pool = getattr(target, "cache", None)
         if isinstance(pool, BlockPool):
+            if capacity is not None:
+                raise ValueError(
+                    f"capacity is {capacity}, and the target's pool has {pool.blocks} blocks of "
+                    f"{pool.size}; leave capacity out, or make the pool smaller"
+                )
             self.memory = Blocks(pool, share and not self.reads)
         else:
             window = target.config.block_size + most * self.trees
@@ -390,6 +396,13 @@ class Server:
                 request.restart_if_full()
                 self.memory.begin(request)
 
+    def preempt(self) -> Request:
+        """The last that runs loses its places and its guesses, and waits before all others."""
+        request = self.queue.preempt()
+        self.memory.drop(request)
+        request.tree, request.preempted = None, request.preempted + 1
+        return request
+
     def shares(self) -> list[int]:
         """How many known tokens of each request that runs the next pass has.
 
@@ -405,9 +418,8 @@ class Server:
             shares = schedule(wants, self.running, self.budget, self.chunk, free)
             if len(shares) >= self.running:
                 break
-            request, new = queue.preempt(), False
-            self.memory.drop(request)
-            request.tree, request.preempted = None, request.preempted + 1
+            self.preempt()
+            new = False
         while self.running < len(shares):
             request = queue.begin()
             request.began = request.began or self.clock()
