@@ -114,10 +114,9 @@ class Steps(NamedTuple):
 class Load:
     """A run: all requests in order of arrival, the steps, and how many of the first do not count.
 
-    Times of requests are arrays, one number a request that counts (ITL: one a token). What is per
-    second is of all requests that finished in the window from the first arrival that counts to the
-    last one: while others still come, and whoever came before. Where all came at once, it ends with
-    the last of them.
+    Times are arrays, a number for each request that counts (ITL: for each token). What is per
+    second is per second of the window: from the first arrival that counts to the last, so that the
+    server's line is never cut off; where all came at once, to the last end.
     """
 
     requests: Sequence[Served]
@@ -164,25 +163,26 @@ class Load:
         first, last = self.counted[0].arrived, self.counted[-1].arrived
         return first, last if last > first else max(request.done for request in self.requests)
 
-    @property
-    def finished(self) -> list[Served]:
-        """Who finished in the window."""
-        first, last = self.window
-        return [request for request in self.requests if first < request.done <= last]
-
     def per_second(self, amount: float) -> float:
         """An amount, per second of the window."""
         first, last = self.window
         return float(amount / (last - first))
 
     @property
+    def rate(self) -> float:
+        """Requests that came a second."""
+        return self.per_second(len(self.counted))
+
+    @property
     def throughput(self) -> float:
-        """Tokens a second, of the requests that finished in the window."""
-        return self.per_second(sum(request.tokens for request in self.finished))
+        """Tokens a second, of all requests that finished in the window, whenever they came."""
+        first, last = self.window
+        finished = [request for request in self.requests if first < request.done <= last]
+        return self.per_second(sum(request.tokens for request in finished))
 
     def goodput(self, slo: SLO) -> float:
-        """Requests a second that finished in the window and met the SLO."""
-        return self.per_second(sum(request.meets(slo) for request in self.finished))
+        """Requests a second that met the SLO, of those that count."""
+        return self.per_second(sum(request.meets(slo) for request in self.counted))
 
     def attainment(self, slo: SLO) -> float:
         """The share of the requests that count which met the SLO."""
@@ -202,8 +202,8 @@ class Load:
     @property
     def accepted(self) -> np.ndarray:
         """Of the rounds with a 1st, 2nd … guess, the share that accepted so many."""
-        rounds = [r for request in self.counted for r in zip(request.guessed, request.made)]
-        guessed, made = np.array(rounds).T
+        guessed = np.array([n for request in self.counted for n in request.guessed])
+        made = np.array([n for request in self.counted for n in request.made])
         most = range(1, guessed.max() + 1)
         return np.array([(made[guessed >= i] > i).mean() for i in most])
 
@@ -217,6 +217,7 @@ class Load:
         """All of it by name, for a table or JSON; of times the percentiles, {"p50": …}."""
         times = {name: getattr(self, name) for name in ("ttft", "tpot", "itl", "queueing")}
         return {
+            "rate": self.rate,
             "throughput": self.throughput,
             "goodput": self.goodput(slo),
             "attainment": self.attainment(slo),

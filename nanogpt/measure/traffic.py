@@ -236,15 +236,17 @@ def watched(server: Server) -> Iterator[Seen]:
 
 
 def on_line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """y at x: on straight lines through the points, and beyond them on the first or last line.
+    """y at x: on straight lines through the points, and above them on the last line.
 
-    Raises ValueError beyond a single point.
+    Raises ValueError below them, and above a single one.
     """
     if x in xs:
         return ys[xs.index(x)]
-    if len(xs) < 2:
-        raise ValueError(f"measured at {xs[0]} alone, which does not say what {x} takes")
-    i = min(max(bisect_right(xs, x), 1), len(xs) - 1)
+    if x < xs[0] or len(xs) < 2:
+        raise ValueError(
+            f"measured at {', '.join(map(str, xs))}, which does not say what {x} takes"
+        )
+    i = min(bisect_right(xs, x), len(xs) - 1)
     return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1])
 
 
@@ -297,15 +299,29 @@ class StepTime:
         return cls(passes, *np.linalg.lstsq(np.array(notes), rest, rcond=None)[0].clip(0).tolist())
 
     def __call__(self, rows: int, width: int, guesses: int, tokens: int = 0) -> float:
-        """Seconds of a step; between the passes that were measured, and beyond, on straight lines.
+        """Seconds of a step; between the passes that were measured, and above, on straight lines.
 
         A pass is a rectangle: how many of its tokens somebody needs makes no difference. Raises
-        ValueError where only one number of rows, or one width, was measured, and it is not this.
+        ValueError below all that was measured, and above it where that is only one size.
         """
         batches, widths = (sorted(set(sizes)) for sizes in zip(*self.passes, strict=True))
         seconds = [on_line(width, widths, [self.passes[b, w] for w in widths]) for b in batches]
         rest = self.fixed + self.per_row * rows + self.per_guess * guesses
         return on_line(rows, batches, seconds) + rest
+
+
+def best_Ks(traces: Sequence[Trace], step_time: Callable, rows: int, most: int) -> list[int]:
+    """Of 1, 2 … `rows` requests in a pass, how many guesses make the most tokens in their time.
+
+    Up to `most`. For a policy: lambda running: Ks[running - 1].
+    """
+    right = np.array([n for trace in traces for n in trace.right])
+    tokens = 1 + np.cumsum([0, *((right >= i).mean() for i in range(1, most + 1))])
+
+    def rate(B: int, K: int) -> float:
+        return tokens[K] / step_time(B, K + 1, B * K, B * (K + 1))
+
+    return [max(range(most + 1), key=lambda K, B=B: rate(B, K)) for B in range(1, rows + 1)]
 
 
 # Runs
