@@ -9,6 +9,7 @@ import sys
 COMMANDS = {  # word: (module, what it does)
     "demo": ("commands.demo", "one prompt, decoded both ways, in the terminal"),
     "bench": ("measure.bench", "drafts against plain decoding, in pairs"),
+    "load": ("commands.load", "how many requests a second a server stands, and within an SLO"),
     "size": ("commands.size", "will it pay? your model, GPU and load"),
     "export": ("engines.export", "our models as folders for other engines"),
     "audit": ("engines.audit", "is an engine lossless?"),

@@ -9,64 +9,96 @@ from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
 
-from nanogpt.show.diagrams import arrow, box, sheet, words
-from nanogpt.show.figures import STYLE, Picture, shown
+from nanogpt.sampling import Sampling
+from nanogpt.show.diagrams import arrow, box, sheet, strip, words
+from nanogpt.show.figures import GREY, REJECTED, SERIES, STYLE, Picture, picture, shown
 
-CASES = (  # what it is about, wants, running, (budget, width, capacity), right
+CASES = (  # what it is about, wants, running, (budget, chunk, free), right
     ("nobody is there", [], 0, (8, 4, 9), []),
     ("there is room for all", [(3, 3), (1, 1)], 0, (8, 4, 9), [3, 1]),
-    ("a long prompt is read in parts", [(9, 9), (2, 2)], 0, (16, 4, 99), [4, 2]),
+    ("a new prompt is read in parts", [(9, 9), (2, 2)], 0, (16, 4, 99), [4, 2]),
+    ("a prompt that runs is read in parts", [(9, 9), (2, 2)], 1, (16, 4, 99), [4, 2]),
     ("the budget ends in the middle of a share", [(4, 4), (3, 3)], 0, (5, 4, 99), [4, 1]),
     ("the budget ends between two shares", [(4, 4), (3, 3)], 1, (4, 4, 99), [4]),
-    ("the budget is used up", [(4, 4), (3, 3), (2, 2)], 2, (4, 4, 99), [4, 0]),
+    ("the budget is small, and all run", [(4, 4), (3, 3), (2, 2)], 3, (4, 4, 99), [2, 1, 1]),
+    ("one reads, and two write", [(9, 9), (1, 1), (1, 1)], 3, (8, 9, 99), [6, 1, 1]),
+    ("two read", [(4, 4), (3, 3)], 2, (5, 4, 99), [4, 1]),
     ("places are exactly enough", [(2, 5), (2, 4)], 2, (16, 4, 9), [2, 2]),
+    ("no place is free, and none is needed", [(1, 0), (3, 2)], 1, (16, 4, 0), [1]),
     ("places run out for one who waits", [(2, 5), (2, 4), (2, 1)], 1, (16, 4, 9), [2, 2]),
-    (
-        "a smaller one comes after one that does not fit",
-        [(2, 5), (2, 5), (2, 2)],
-        1,
-        (16, 4, 9),
-        [2],
-    ),
-    ("places run out for one who has begun", [(2, 5), (2, 5)], 2, (16, 4, 9), [2]),
-    ("one is preempted, and a smaller one waits", [(2, 5), (2, 5), (2, 2)], 2, (16, 4, 9), [2]),
+    ("part of a prompt would fit", [(2, 5), (9, 9)], 1, (16, 4, 9), [2]),
+    ("a smaller one comes after", [(2, 5), (2, 5), (2, 2)], 1, (16, 4, 9), [2]),
+    ("places run out for one who runs", [(2, 5), (2, 5)], 2, (16, 4, 9), [2]),
+    ("the first has the most", [(2, 6), (1, 2), (1, 3)], 3, (16, 4, 9), [2, 1]),
+    ("one makes room, and a smaller one waits", [(2, 5), (2, 5), (2, 2)], 2, (16, 4, 9), [2]),
     ("two must make room", [(2, 5), (2, 5), (2, 5)], 3, (16, 4, 9), [2]),
+    ("all must make room", [(2, 5), (1, 1)], 2, (16, 4, 4), []),
 )
 WHYS = {  # of the first slip: why
-    "a smaller one comes after one that does not fit": "nobody overtakes: stop at the first one "
-    "that has no places",
-    "one is preempted, and a smaller one waits": "where a place was taken away, nobody begins",
-    "the budget is used up": "a running request may get 0 and keeps its places; the list goes on",
-    "the budget ends between two shares": "nobody begins with 0 tokens: a list ends before them",
-    "places run out for one who has begun": "the last to come makes room, and the list is shorter "
-    "than `running`",
-    "two must make room": "drop as many from the end as it takes",
-    "places run out for one who waits": "places are added up over all that take part; the one that "
-    "would pass the capacity waits",
-    "places are exactly enough": "capacity is the number of places there are; all may be filled",
-    "a long prompt is read in parts": "no request gets more than `width` tokens in one pass",
+    "a new prompt is read in parts": "no request gets more than `chunk` tokens in one pass",
+    "a prompt that runs is read in parts": "`chunk` holds for those that run as well: the rest of "
+    "a long prompt is as long",
     "the budget ends in the middle of a share": "whoever is last gets what is left of the budget",
+    "the budget ends between two shares": "nobody begins with 0 tokens, and none is kept back for "
+    "those that wait: a list ends before them",
+    "the budget is small, and all run": "a token for each that runs and comes later is kept back, "
+    "or they stand still; what is over goes to the first",
+    "one reads, and two write": "one token is kept back for each, and no more: the first takes "
+    "the rest",
+    "two read": "in order of arrival: the second gets more than one only of what the first leaves",
+    "places are exactly enough": "`free` is the number of places there are; all may be filled",
+    "no place is free, and none is needed": "whoever needs no more places goes on: `needs` counts "
+    "places, and `to_do` counts tokens",
+    "places run out for one who waits": "places are added up over all that take part; the one that "
+    "would need more than are free waits",
+    "part of a prompt would fit": "who begins needs places for all of its context, not for a part",
+    "a smaller one comes after": "nobody overtakes: stop at the first that has no places",
+    "places run out for one who runs": "the last to come makes room, and the list is shorter than "
+    "`running`",
+    "the first has the most": "the last to come makes room, whoever holds the most places",
+    "one makes room, and a smaller one waits": "where a place was taken away, nobody begins",
+    "two must make room": "as many make room, from the end, as it takes",
+    "all must make room": "where even the first does not fit, the list is empty",
 }
 
 
 def judge(mine: Callable) -> None:
     """*Your turn* of 24: the shares of a pass.
 
-    mine(wants, running, budget, width, capacity) returns a list of whole numbers (or a tuple, or an
-    array). Raises AssertionError for a wrong share or length, and for a changed list.
+    mine(wants, running, budget, chunk, free) returns a list of whole numbers (or a tuple, an array
+    or a generator). Raises AssertionError for a wrong share or length, and for a changed list.
     """
     for name, wants, running, limits, right in CASES:
         given = list(wants)
         got = mine(given, running, *limits)
-        where = f"{name}: wants {wants}, running {running}, budget, width, capacity {limits}"
-        assert given == wants, f"{where}: the caller's list is changed: {given}"
+        where = f"{name}: wants {wants}, running {running}, budget, chunk, free {limits}"
         assert got is not None, f"{where}: nothing came back; return the list of shares"
         try:
             shares = [int(n) for n in got]
         except (TypeError, ValueError):
             raise AssertionError(f"{where}: {got!r} is no list of whole numbers") from None
+        assert given == wants, f"{where}: the caller's list is changed: {given}"
         why = WHYS.get(name, "each gets what it has to do, as long as there is enough")
         assert shares == right, f"{where}: {shares}, not {right}; {why}"
+
+
+def long_begins(choose: Callable, passes: int = 1000) -> int | None:
+    """The pass in which a long request gets the only seat; None if none of so many.
+
+    choose(waiting) is the index of who is next; waiting: (to do, passes waited), in order of
+    arrival. The long one takes 9 passes and is there from the start; a short one, of 2, comes every
+    second pass.
+    """
+    waiting, free_at = [(2, 0), (9, 0)], 0
+    for now in range(passes):
+        if now and now % 2 == 0:
+            waiting.append((2, now))
+        if now >= free_at:
+            to_do, _ = waiting.pop(choose([(n, now - since) for n, since in waiting]))
+            if to_do == 9:
+                return now
+            free_at = now + to_do
+    return None
 
 
 @mpl.rc_context(STYLE)
@@ -74,10 +106,10 @@ def shared_pass(rows: Sequence[tuple[str, str, str, str]], budget: int, title: s
     """Who gets how much of a pass: of each request (name, tokens it reads, its current, guesses).
 
     A box is a token of the budget: a thin edge is read, ▸ the current one, hatched a guess; dotted
-    is what nobody wanted.
+    is what nobody wanted. The budget is filled in the order in which it is given away.
     """
     widest = max(len("".join(parts)) for _, *parts in rows)
-    axes = sheet(title, 8.5, 1.5 + 0.55 * len(rows))
+    axes = sheet(title, 8.5, 0.95 + 0.55 * len(rows))
     unit = min(5.0, 56 / widest)
     for i, (name, *parts) in enumerate(rows):
         y, x = 3 + 5.5 * i, 20.0
@@ -93,10 +125,11 @@ def shared_pass(rows: Sequence[tuple[str, str, str, str]], budget: int, title: s
             for part, what in zip(parts, ("to read", "current", "guesses"), strict=True)
             if part
         )
-        words(axes, x + 1, y + 1.8, said or "waits for a turn", ha="left", fontsize=9)
+        words(axes, x + 1, y + 1.8, said, ha="left", fontsize=9)
     y, one = 4 + 5.5 * len(rows), 56 / budget
     words(axes, 1, y + 1.8, f"budget: {budget}", ha="left", fontweight="bold")
-    whole = "".join("ctd"[k] * len(part) for _, *parts in rows for k, part in enumerate(parts))
+    known = "".join("c" * len(read) + "t" * len(current) for _, read, current, _ in rows)
+    whole = known + "".join("d" * len(guesses) for *_, guesses in rows)
     for i in range(budget):
         kind = {"c": "cached", "t": "target", "d": "draft"}[whole[i]] if i < len(whole) else "gone"
         box(axes, 20 + i * one, y, 0.85 * one, 3.6, "", kind)
@@ -105,13 +138,75 @@ def shared_pass(rows: Sequence[tuple[str, str, str, str]], budget: int, title: s
 
 
 @mpl.rc_context(STYLE)
-def request_lanes(lanes: Mapping[str, Sequence[tuple[str, int]]], title: str) -> Picture:
+def rows_of_a_request(passes: Sequence[tuple[str, str, str, str]], title: str) -> Picture:
+    """A request in pass after pass: what enters, which rows of p are used for what, what stays.
+
+    Of each pass: the unread tokens in it, the current one, its guesses, and what the round emits;
+    without a current token there is no round.
+    """
+    widest = max(len("".join(parts[:3])) for parts in passes)
+    size, band = min(4.2, 68 / (widest + 1)), 14.6
+    axes = sheet(title, max(8.5, (20 + size * (widest + 1)) / 10), 0.1 * band * len(passes))
+    for i, (unread, current, guesses, emitted) in enumerate(passes):
+        y, known, kept = 3.4 + band * i, len(unread + current), len(emitted) - 1
+        words(axes, 1, y - 1.2, f"pass {i + 1}", ha="left", fontweight="bold")
+        enters = [(shown(x), "cached") for x in unread]
+        enters += [("▸" + shown(x), "target") for x in current]
+        enters += [(shown(x), "draft") for x in guesses]
+        rows = [("·", "gone")] * len(unread)  # of p: dropped
+        for k, guess in enumerate(guesses[: kept + 1] if current else ""):
+            rows.append((f"✓{shown(guess)}", "accepted") if k < kept else ("✗", "rejected"))
+        if current and kept == len(guesses):
+            rows.append((f"★{shown(emitted[-1])}", "bonus"))
+        elif current:
+            rows[-1] = (f"✗↻{shown(emitted[-1])}", "resampled")
+        rows += [("·", "gone")] * (len(enters) - len(rows))
+        stays = [("●", "cached")] * (known + max(0, kept))
+        stays += [("✗", "rejected")] * (len(enters) - len(stays))
+        for k, (label, cells) in enumerate(
+            (("enters", enters), ("its row of p", rows), ("its entry", stays))
+        ):
+            strip(axes, 16, y + 3.7 * k, label, cells, size)
+    return axes.figure
+
+
+def lanes_and_needs(server, coming: Mapping[int, Sequence], n_new: int) -> tuple[dict, list, dict]:
+    """What each request did in each step, what those that ran needed, and all generations.
+
+    coming: {step: prompts that arrive before it}, each continued greedily by n_new tokens. The
+    first answer is for `request_lanes`; the second has, of each step, the places that the requests
+    which ran needed for their contexts and current tokens.
+    """
+    lanes, needed, done = {}, [], {}
+    while len(needed) <= max(coming) or server.requests:
+        for prompt in coming.get(len(needed), []):
+            server.submit(prompt, n_new, Sampling(0))
+        before = [(r, len(r.tokens), r.cache_len) for r in server.requests]
+        needs = sum(r.position + 1 for r in server.queue.running)
+        done |= server.step()
+        for r, length, cached in before:
+            lane = lanes.setdefault(f"request {r.id}", [("", 0)] * len(needed))
+            wrote, read = len(r.tokens) - length, r.cache_len - cached
+            what = "writes" if wrote else "lost" if read < 0 else "reads"
+            lane.append((what if wrote or read else "waits", wrote or read))
+        needed.append(needs)
+    return lanes, needed, done
+
+
+@mpl.rc_context(STYLE)
+def request_lanes(
+    lanes: Mapping[str, Sequence[tuple[str, int]]],
+    needed: Sequence[int],
+    capacity: int,
+    title: str,
+) -> Picture:
     """Requests as lanes over the steps of a server: (what, how many tokens) of each step.
 
-    what: "waits", "reads", "writes", "lost" (its places, for others), or "" before and after.
+    what: "waits", "reads", "writes", "lost" (its places, for others), or "" before and after. Below
+    the lanes a bar for each step: the places that all who ran needed, beside those there are.
     """
     steps = max(len(lane) for lane in lanes.values())
-    axes = sheet(title, 8.5, 1.5 + 0.5 * len(lanes))
+    axes = sheet(title, 8.5, 2.3 + 0.5 * len(lanes))
     unit, kinds = 72 / steps, {"waits": "gone", "reads": "cached", "writes": "accepted"}
     marks = {"waits": "", "reads": "", "writes": "+", "lost": "✗"}
     for i, (name, lane) in enumerate(lanes.items()):
@@ -122,11 +217,56 @@ def request_lanes(lanes: Mapping[str, Sequence[tuple[str, int]]], title: str) ->
                 said = marks[what] + (str(n) if what in ("reads", "writes") else "")
                 where = axes, 12 + step * unit, y, 0.92 * unit, 3.6, said
                 box(*where, kinds.get(what, "rejected"))
-    y = 4.5 + 5 * len(lanes)
-    arrow(axes, (12, y), (84, y))
-    words(axes, 1, y, "steps", ha="left")
+    y = 12.5 + 5 * len(lanes)  # the floor of the bars
+    words(axes, 1, y - 6.2, "needed\nby who runs", ha="left", fontsize=9)
+    for step, n in enumerate(needed[:steps]):
+        high, full = 6 * n / capacity, n > capacity
+        kind = "rejected" if full else "cached"
+        box(axes, 12 + step * unit, y - high, 0.92 * unit, high, "", kind if n else "gone")
+        style = {"fontweight": "bold", "color": REJECTED} if full else {}
+        words(axes, 12 + (step + 0.46) * unit, y + 1.3, str(n), fontsize=9, **style)
+    axes.plot([12, 84], [y - 6] * 2, color=GREY, linestyle="--")
+    words(axes, 84.5, y - 6, f"{capacity}\nthere", ha="right", va="center", fontsize=9, zorder=5)
+    arrow(axes, (12, y + 4), (84, y + 4))
+    words(axes, 1, y + 4, "steps", ha="left")
     legend = ("waits", "gone", ""), ("reads", "cached", "4"), ("writes", "accepted", "+3")
     for k, (what, kind, said) in enumerate((*legend, ("loses its places", "rejected", "✗"))):
-        box(axes, 12 + 15 * k, y + 2.5, 3.5, 3.2, said, kind)
-        words(axes, 16.2 + 15 * k, y + 4.1, what, ha="left", fontsize=9)
+        box(axes, 12 + 15 * k, y + 6, 3.5, 3.2, said, kind)
+        words(axes, 16.2 + 15 * k, y + 7.6, what, ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def curves(
+    x: Sequence[float],
+    ys: Mapping[str, Sequence[float]],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    levels: Mapping[str, float] | None = None,
+    log: str = "",
+) -> Picture:
+    """A line for each policy, as long as `x`; log: "x", "y" or "xy", the axes with a log scale.
+
+    levels: values drawn as dotted lines across, those with a policy's name in its colour.
+    """
+    axes, styles = picture(title, xlabel, ylabel, 8, 3.8), {}
+    for (name, y), (colour, dash, marker, _) in zip(ys.items(), SERIES, strict=False):
+        axes.plot(x, y, color=colour, linestyle=dash, marker=marker, label=name)
+        styles[name] = colour
+    for name, level in (levels or {}).items():
+        label = None if name in styles else name
+        axes.axhline(level, color=styles.get(name, GREY), linestyle=(0, (1, 2)), label=label)
+    for axis in log:
+        getattr(axes, f"set_{axis}scale")("log")
+        ticks = getattr(axes, f"{axis}axis")
+        ticks.set_major_formatter("{x:g}")
+        if axis == "x":
+            axes.set_xticks(x, [f"{value:g}" for value in x])
+            axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+    if "y" not in log:
+        axes.set_ylim(0)
+    axes.figure.legend(loc="outside lower left", ncols=5)
+    said = ((name, *(f"{value:.3g}" for value in y)) for name, y in ys.items())
+    axes.figure.rows = [f"{name}: {' '.join(values)}" for name, *values in said]
     return axes.figure

@@ -1,25 +1,49 @@
 """A server under load: recorded requests on a virtual clock, and the wall clock beside it.
 
-Every policy meets the same requests at the same moments. A step's time is measured once, and at
-temperature 0 so is what each guess is worth: a replay is exact but for the times.
+Every policy meets the same requests at the same moments. `replay` drives the server itself: who is
+read, guesses, begins or loses its places is the server's doing, and only its passes are answered
+from a recording. A step's time is measured once, and at temperature 0 so is what each guess is
+worth: a replay is exact but for the times.
+
+A trace is a file with one request a line, in JSON (JSONL), in any order:
+
+    {"arrival": 0.25, "prompt": 20, "output": 3, "right": [2, 1, 0]}
+
+arrival: when it came, in seconds, from any zero; prompt, output: how many tokens it has, and gets;
+right, which may be missing: of each token of the output, how many of the draft's best guesses, from
+it on, are the text's own. Where it is missing, no guess is right. Other entries are left alone.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
+import math
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from nanogpt.generate import ChainDraft, Round
 from nanogpt.measure.bench import batch_times
 from nanogpt.measure.clock import clock
+from nanogpt.measure.service import SLO, Load, Served, Steps, quantiles
 from nanogpt.sampling import Sampling, Uniforms
 from nanogpt.serving.batch import batch_generate
-from nanogpt.serving.server import Server, schedule
+from nanogpt.serving.paged import BlockPool
+from nanogpt.serving.server import Request, Server
+
+__all__ = ["SLO", "Load", "Served", "Steps", "quantiles"]  # what `service` measures of a run
+
+# Recordings
 
 
 class Trace(NamedTuple):
@@ -35,7 +59,7 @@ class Trace(NamedTuple):
 def record(target, draft, prompts, lengths: Sequence[int], most: int) -> list[Trace]:
     """The traces of prompts that are continued greedily, `lengths` tokens each.
 
-    Up to `most` guesses are compared.
+    Up to `most` guesses are compared: a replay can ask for no more.
     """
     traces = []
     made = batch_generate(target, draft, prompts, list(lengths), most, Sampling(0))
@@ -52,17 +76,178 @@ def record(target, draft, prompts, lengths: Sequence[int], most: int) -> list[Tr
     return traces
 
 
-class Logged(Server):
-    """A server that notes of each pass its rows, its width, its guesses and the places it fills."""
+def with_coins(traces: Sequence[Trace], alpha: float, most: int, seed: int = 0) -> list[Trace]:
+    """The same requests, each guess right with probability `alpha`, by itself.
 
-    def batch(self) -> list:
-        """As Server.batch, noted in `log`."""
-        chosen = super().batch()
-        shares = [n for _, n in chosen] or [0]
-        guesses = sum(len(request.tree.tokens) for request, _ in chosen if request.tree)
-        filled = sum(request.cache_len + n for request, n in chosen)
-        self.__dict__.setdefault("log", []).append((len(chosen), max(shares), guesses, filled))
+    For a trace that does not say. Real guesses come in runs: one is right more often after another.
+    """
+    uniform, made = Uniforms(seed).random, []
+    for trace in traces:
+        right, run = [], 0
+        for _ in trace.right:  # from the last token back: how many from here on
+            run = run + 1 if uniform() < alpha else 0
+            right.append(min(run, most))
+        made.append(Trace(trace.prompt, right[::-1]))
+    return made
+
+
+def write_trace(path: str | Path, traces: Sequence[Trace], arriving: Sequence[float]) -> None:
+    """Write requests, traces in turn, arriving (n,) at these seconds, as a trace file."""
+    lines = []
+    for i, arrival in enumerate(arriving):
+        prompt, right = traces[i % len(traces)]
+        said = {"arrival": float(arrival), "prompt": prompt, "output": len(right), "right": right}
+        lines.append(json.dumps(said) + "\n")
+    Path(path).write_text("".join(lines), encoding="utf-8")
+
+
+def read_trace(path: str | Path) -> tuple[list[Trace], list[float]]:
+    """The requests of a trace file and when they arrive, the first at 0 seconds.
+
+    Raises ValueError for a line that is none, with its number, and OSError where there is no file.
+    """
+    found = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            try:
+                found.append(request_of(line))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
+    if not found:
+        raise ValueError(f"{path} has no request; write one a line, in JSON: {EXAMPLE}")
+    found.sort(key=lambda one: one[0])
+    return [trace for _, trace in found], [arrival - found[0][0] for arrival, _ in found]
+
+
+EXAMPLE = '{"arrival": 0.25, "prompt": 20, "output": 3}'
+
+
+def request_of(line: str) -> tuple[float, Trace]:
+    """When a request of a trace file arrives, and the request. Raises ValueError for none."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise ValueError(f"this is no JSON object; write a request as {EXAMPLE}")
+    arrival = said.get("arrival")
+    if not (isinstance(arrival, int | float) and not isinstance(arrival, bool)) or (
+        not math.isfinite(arrival)
+    ):
+        raise ValueError(f'"arrival" is {arrival!r}; give seconds, such as 0.25')
+    for name in ("prompt", "output"):
+        if not whole(said.get(name), 1):
+            raise ValueError(f'"{name}" is {said.get(name)!r}; give a number of tokens, from 1')
+    n = said["output"]
+    right = said.get("right", [0] * n)
+    if not isinstance(right, list) or len(right) != n:
+        raise ValueError(f'"right" must be a list of {n} numbers, one for each token of the output')
+    for i, count in enumerate(right):
+        if not whole(count, 0) or count > n - i:
+            raise ValueError(
+                f'"right" has {count!r} at index {i}; {n - i} tokens come from there on, and it '
+                "says how many of them are guessed"
+            )
+    return float(arrival), Trace(said["prompt"], right)
+
+
+def whole(number, least: int) -> bool:
+    """Whether it is a whole number from `least`."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= least
+
+
+# Arrivals
+
+
+def arrivals(rate: float, n: int, seed: int = 0, burstiness: float = 1.0) -> np.ndarray:
+    """When n requests arrive, (n,) seconds, `rate` a second on average.
+
+    Gaps are of a gamma distribution of shape `burstiness` (vLLM's word in its load test): 1, a
+    Poisson process; below, they come in bursts; above, more evenly. Their standard deviation is
+    1 / sqrt(burstiness) of their mean. Raises ValueError unless both are above 0.
+    """
+    if not (0 < rate < math.inf and 0 < burstiness < math.inf):
+        raise ValueError(f"rate is {rate:g} and burstiness {burstiness:g}; both must be above 0")
+    if burstiness == 1:
+        uniform = Uniforms(seed).random
+        return np.cumsum([-np.log(1 - uniform()) / rate for _ in range(n)])
+    return np.cumsum(Uniforms.generator(seed).gamma(burstiness, 1 / (burstiness * rate), n))
+
+
+def at_rate(arriving: Sequence[float], rate: float) -> np.ndarray:
+    """The same arrivals, faster or slower, so that `rate` a second come on average, the first at 0.
+
+    Raises ValueError where all of them come at once.
+    """
+    seconds = np.asarray(arriving, dtype=float) - arriving[0]
+    if not seconds[-1] > 0:
+        raise ValueError("all requests arrive at once; such a trace has no rate")
+    return seconds * (len(seconds) - 1) / seconds[-1] / rate
+
+
+# Steps, and their time
+
+
+class Pass(NamedTuple):
+    """What a pass is like: its rows, their width, guesses and tokens of all.
+
+    read: tokens that only fill the cache, those before the current ones.
+    """
+
+    rows: int
+    width: int
+    guesses: int
+    tokens: int
+    read: int
+
+    @classmethod
+    def of(cls, batch: Sequence[tuple[Request, int]]) -> Pass:
+        """The pass of requests, each with so many known tokens and its guesses."""
+        guesses = [len(request.tree.tokens) if request.tree else 0 for request, _ in batch]
+        widths = [n + k for (_, n), k in zip(batch, guesses, strict=True)]
+        read = sum(min(n, request.to_do - 1) for request, n in batch)
+        return cls(len(batch), max(widths, default=0), sum(guesses), sum(widths), read)
+
+
+class Seen(NamedTuple):
+    """What was seen of a server: its passes, and when each request's first one began, by id."""
+
+    passes: list[Pass]
+    began: dict[int, float]
+
+
+@contextmanager
+def watched(server: Server) -> Iterator[Seen]:
+    """What a server does from now on: a pass a step."""
+    seen, choose = Seen([], {}), server.batch
+
+    def batch() -> list[tuple[Request, int]]:
+        now, chosen = server.clock(), choose()
+        for request, _ in chosen:
+            seen.began.setdefault(request.id, now)
+        seen.passes.append(Pass.of(chosen))
         return chosen
+
+    server.batch = batch
+    try:
+        yield seen
+    finally:
+        server.batch = choose
+
+
+def on_line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """y at x: on straight lines through the points, and above them on the last line.
+
+    Raises ValueError below them, and above a single one.
+    """
+    if x in xs:
+        return ys[xs.index(x)]
+    if x < xs[0] or len(xs) < 2:
+        raise ValueError(
+            f"measured at {', '.join(map(str, xs))}, which does not say what {x} takes"
+        )
+    i = min(bisect_right(xs, x), len(xs) - 1)
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1])
 
 
 @dataclass(frozen=True)
@@ -79,78 +264,204 @@ class StepTime:
 
     @classmethod
     def measured(
-        cls, target, draft, prompts, lengths: Sequence[int], batches=(1, 4, 16), K=8
+        cls,
+        target,
+        draft,
+        prompts,
+        lengths: Sequence[int],
+        batches: Sequence[int] = (1, 4, 16),
+        K: int = 8,
+        widths: Sequence[int] = (1, 2, 4, 8, 16, 24),
     ) -> StepTime:
         """The passes on their own, and the rest from steps of a server with and without guesses.
 
         Medians; and no pass takes longer than a larger one. A greedy server takes the same steps
         each time, so that each has a median of three. The rest is fitted to these by least squares.
         """
-        passes = batch_times(target, batches, (1, 2, 4, 8, 16), 48, repeats=12)
+        passes = batch_times(target, batches, widths, 48, repeats=12)
         passes = {
             (b, n): min(t for (B, N), t in passes.items() if b <= B and n <= N) for b, n in passes
         }
         bare, notes, rest = cls(passes, 0, 0, 0), [], []
-        for seats, guesses in itertools.product(batches[1:], (0, K)):
+        for rows, guesses in itertools.product(batches[1:], (0, K)):
             runs = []
             for _ in range(3):
-                server = Logged(target, draft, guesses, rows=seats)
-                for prompt, n in list(zip(prompts, lengths, strict=True))[: 3 * seats // 2]:
+                server = Server(target, draft, guesses, rows=rows)
+                for prompt, n in list(zip(prompts, lengths, strict=True))[: 3 * rows // 2]:
                     server.submit(prompt, min(n, 24), Sampling(0))
                 runs.append([])
-                while server.requests:
-                    runs[-1].append(clock(server.step)[0])
-            notes += [(1, B, guessed) for B, _, guessed, _ in server.log]
-            passed = [bare(B, n, 0) for B, n, *_ in server.log]
+                with watched(server) as seen:
+                    while server.requests:
+                        runs[-1].append(clock(server.step)[0])
+            notes += [(1, one.rows, one.guesses) for one in seen.passes]
+            passed = [bare(one.rows, one.width, 0) for one in seen.passes]
             rest += np.subtract(np.median(runs, axis=0), passed).tolist()
         return cls(passes, *np.linalg.lstsq(np.array(notes), rest, rcond=None)[0].clip(0).tolist())
 
     def __call__(self, rows: int, width: int, guesses: int, tokens: int = 0) -> float:
-        """Seconds of a step; between the passes that were measured, on a straight line.
+        """Seconds of a step; between the passes that were measured, and above, on straight lines.
 
-        A pass is a rectangle: how many of its tokens somebody needs makes no difference.
+        A pass is a rectangle: how many of its tokens somebody needs makes no difference. Raises
+        ValueError below all that was measured, and above it where that is only one size.
         """
         batches, widths = (sorted(set(sizes)) for sizes in zip(*self.passes, strict=True))
-        seconds = [np.interp(width, widths, [self.passes[b, w] for w in widths]) for b in batches]
+        seconds = [on_line(width, widths, [self.passes[b, w] for w in widths]) for b in batches]
         rest = self.fixed + self.per_row * rows + self.per_guess * guesses
-        return float(np.interp(rows, batches, seconds)) + rest
+        return on_line(rows, batches, seconds) + rest
 
 
-def arrivals(rate: float, n: int, seed: int = 0) -> np.ndarray:
-    """When n requests arrive, (n,) seconds, `rate` a second on average: exponential gaps."""
-    uniform = Uniforms(seed).random
-    return np.cumsum([-np.log(1 - uniform()) / rate for _ in range(n)])
+def best_Ks(traces: Sequence[Trace], step_time: Callable, rows: int, most: int) -> list[int]:
+    """Of 1, 2 … `rows` requests in a pass, how many guesses make the most tokens in their time.
+
+    Up to `most`. For a policy: lambda running: Ks[running - 1].
+    """
+    right = np.array([n for trace in traces for n in trace.right])
+    tokens = 1 + np.cumsum([0, *((right >= i).mean() for i in range(1, most + 1))])
+
+    def rate(B: int, K: int) -> float:
+        return tokens[K] / step_time(B, K + 1, B * K, B * (K + 1))
+
+    return [max(range(most + 1), key=lambda K, B=B: rate(B, K)) for B in range(1, rows + 1)]
+
+
+# Runs
+
+
+class Virtual:
+    """A clock that stands still, but for what it is told."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, until: float) -> None:
+        """It is as late as that."""
+        self.now = max(self.now, until)
+
+
+class Wall:
+    """Seconds since it was made."""
+
+    def __init__(self):
+        self.zero = time.perf_counter()
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self.zero
+
+    def wait(self, until: float) -> None:
+        """Sleep until then."""
+        time.sleep(max(0.0, until - self()))
+
+
+def drive(
+    server: Server, arriving: Sequence[float], submit: Callable[[int], int], clients: int = 0
+) -> Load:
+    """Requests 0, 1, … reach a server at these seconds of its clock, a Virtual or a Wall.
+
+    submit(i) lines up request i and returns its id. With `clients`, only so many of `arriving`
+    count: the next request comes when one is done (a closed loop). Raises ValueError for none.
+    """
+    arriving, sent, ends, now = list(arriving), [], [], server.clock
+    if not arriving:
+        raise ValueError("no request arrives; give a second for each")
+    issued = clients or len(arriving)
+    with watched(server) as seen:
+        while len(server.queue) or len(sent) < len(arriving):
+            while len(sent) < issued and arriving[len(sent)] <= now():
+                sent.append(server.queue.by_id[submit(len(sent))])
+            if not len(server.queue):
+                now.wait(arriving[len(sent)])
+                continue
+            done = server.step()
+            K = server.policy(max(1, seen.passes[-1].rows))
+            ends.append((now(), server.running, server.waiting, K))
+            for _ in list(done)[: len(arriving) - issued]:  # its client sends the next
+                arriving[issued], issued = now(), issued + 1
+    pairs = zip(sent, arriving, strict=True)
+    served = [Served.of(request, arrived, seen.began[request.id]) for request, arrived in pairs]
+    rows = [(*end, *one) for end, one in zip(ends, seen.passes, strict=True)]
+    return Load(served, Steps(*map(np.array, zip(*rows, strict=True))))
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a run was like.
+class Entries:
+    """A cache without entries: only how many there would be."""
 
-    requests (n, 4): when each arrived, wrote its first token, was done; and its tokens. steps (m,
-    3): of each, the time at its end, the requests in it, K.
+    length: int
+
+    def grown(self, T: int) -> Entries:
+        """With T entries more."""
+        return Entries(self.length + T)
+
+    def kept(self, length: int) -> Entries:
+        """The first of them."""
+        return Entries(length)
+
+
+class Told(ChainDraft):
+    """A draft of as many guesses as are asked for: which are right, a recording says."""
+
+    vocab_size = 2**31
+    q = torch.empty(0, 0)  # nobody draws from it
+
+    def chain(self, context: Sequence[int], K: int, rng=None) -> tuple[list[int], torch.Tensor]:
+        """K tokens, any, and no q."""
+        return [0] * K, self.q
+
+
+class Replay(Server):
+    """A server whose passes are answered from recordings. All else is the server's own doing.
+
+    traces: of requests 0, 1, … in turn; step_time(rows, width, guesses, tokens): seconds of a pass.
+    Every token of request i is i, so that only what it wrote itself is ever found made. window: of
+    the target, after which a context restarts; block: above 1, the `capacity` is a pool's, in
+    blocks of so many places. The other arguments and the errors are the server's.
     """
 
-    requests: np.ndarray
-    steps: np.ndarray
+    def __init__(self, traces, step_time, window: int, capacity=None, block: int = 1, **limits):
+        config = SimpleNamespace(
+            vocab_size=Told.vocab_size, block_size=window, n_layer=1, n_head=1, n_embd=1
+        )
+        paged = block > 1 and capacity is not None
+        pool = BlockPool(config, capacity // block, block, torch.zeros(1)) if paged else None
+        target = SimpleNamespace(config=config, cache=pool)
+        super().__init__(target, Told(), capacity=capacity, clock=Virtual(), seed=0, **limits)
+        self.traces, self.step_time = traces, step_time
 
-    def after(self, warm: int) -> Load:
-        """Without the first `warm` requests."""
-        return Load(self.requests[warm:], self.steps)
+    def line_up(self, i: int) -> int:
+        """Submit request i; returns its id."""
+        trace = self.traces[i % len(self.traces)]
+        return self.submit([i] * trace.prompt, len(trace.right))
 
-    @property
-    def first(self) -> np.ndarray:
-        """Seconds from arrival to the first token, (n,)."""
-        return self.requests[:, 1] - self.requests[:, 0]
+    def advance(self) -> None:
+        """As Server.advance; the pass takes its time, and what it brings is on record."""
+        self.retire()
+        batch = self.batch()
+        self.clock.now += self.step_time(*Pass.of(batch)[:4])
+        for request, n in batch:
+            self.answer(request, n)
+        self.retire()
 
-    @property
-    def each(self) -> np.ndarray:
-        """Seconds a token after the first one, (n,)."""
-        return (self.requests[:, 2] - self.requests[:, 1]) / np.maximum(1, self.requests[:, 3] - 1)
+    def answer(self, request: Request, n: int) -> None:
+        """As Server.take_part: more of the cache or, after the last of the unread, a round."""
+        right = self.traces[request.id % len(self.traces)].right
+        unread, guesses = len(request.unread), len(request.tree.tokens) if request.tree else 0
+        cache = (request.past_kvs or Entries(0)).grown(n + guesses)
+        request.tree = None
+        if n > unread:
+            accepted = min(guesses, right[len(request.tokens) - request.n_prompt])
+            emitted = [request.id] * (accepted + 1)
+            done = Round([0] * guesses, Told.q, Told.q, emitted, request.position)
+            request.take(done, cache.kept(request.position + len(emitted)))
+            request.came.append(self.clock())
+        else:
+            request.past_kvs = cache
+        self.memory.keep(request)
 
-    @property
-    def goodput(self) -> float:
-        """Tokens of these requests a second, from the first arrival to the last end."""
-        return float(self.requests[:, 3].sum() / (self.requests[:, 2].max() - self.requests[0, 0]))
+
+AMPLE = 2**31  # a window that no context fills
 
 
 def replay(
@@ -161,65 +472,45 @@ def replay(
     clients: int = 0,
     rows: int = 32,
     budget: int = 256,
-    width: int = 16,
+    chunk: int = 16,
+    capacity: int | None = None,
+    block: int = 1,
+    window: int = AMPLE,
+    share: bool = True,
 ) -> Load:
-    """What a Server with this policy would do: traces in turn, arriving (n,) at these seconds.
+    """What a Server with this policy does: traces in turn, arriving (n,) at these seconds.
 
     Its clock moves by step_time(rows, width, guesses, tokens) a step. With `clients`, only so many
-    of `arriving` count: the next request comes when one is done (a closed loop).
+    of `arriving` count: the next request comes when one is done (a closed loop). capacity: places
+    for tokens in all caches, None for as many as they like; the other limits are as in Replay.
     """
-    arriving, line, facts, log = list(arriving), [], {}, []
+    limits = {"rows": rows, "budget": budget, "chunk": chunk, "policy": policy, "share": share}
     step_time = functools.cache(step_time)
-    now, running, came, issued = 0.0, 0, 0, clients or len(arriving)
-    while line or came < len(arriving):
-        now = now if line else max(now, arriving[came])
-        while came < issued and arriving[came] <= now:
-            trace = traces[came % len(traces)]
-            line.append({"id": came, "trace": trace, "unread": trace.prompt - 1, "at": 0})
-            came += 1
-        k = policy(max(1, running))
-        for r in line:  # whoever needs guesses makes them
-            r.setdefault("k", min(k, len(r["trace"].right) - r["at"] - 1))
-        wants = [(r["unread"] + 1 + r["k"], 0) for r in line[:rows]]
-        shares = schedule(wants, running, budget, width, 0)
-        running = len(shares)
-        guesses = sum(r["k"] for r, n in zip(line, shares, strict=False) if n)
-        now += step_time(sum(n > 0 for n in shares), max(shares), guesses, sum(shares))
-        log.append((now, running, k))
-        for r, n in zip(list(line), shares, strict=False):
-            ready, r["unread"] = n - r["unread"], max(0, r["unread"] - n)
-            if ready > 0:  # its current token was in the pass
-                facts.setdefault(r["id"], [arriving[r["id"]], now])
-                r["at"] += 1 + min(ready - 1, r["trace"].right[r["at"]])
-                del r["k"]
-            if r["at"] == len(r["trace"].right):
-                facts[r["id"]] += [now, r["at"]]
-                line.remove(r)
-                running -= 1
-                if issued < len(arriving):  # its client sends the next
-                    arriving[issued], issued = now, issued + 1
-    return Load(np.array([facts[i] for i in range(len(facts))]), np.array(log))
+    server = Replay(traces, step_time, window, capacity, block, **limits)
+    return drive(server, arriving, server.line_up, clients)
+
+
+def limit(traces, policy, step_time, requests: int = 256, rows: int = 32, **limits) -> float:
+    """Tokens a second of a server that never lacks a request: no rate of arrivals brings more.
+
+    A closed loop of `rows` clients. The limits are those of `replay`.
+    """
+    arriving = [0.0] * rows + [math.inf] * requests
+    return replay(traces, arriving, policy, step_time, rows, rows, **limits).after(rows).throughput
 
 
 def serve(server: Server, prompts, lengths: Sequence[int], arriving: Sequence[float]) -> Load:
-    """The same for real: greedy requests, prompts in turn, submitted at these seconds (n,)."""
-    facts, log, came, done, begin = {}, [], 0, 0, time.perf_counter()
-    while done < len(arriving):
-        now = time.perf_counter() - begin
-        while came < len(arriving) and arriving[came] <= now:
-            i = came % len(prompts)
-            server.submit(prompts[i], lengths[i], Sampling(0))
-            came += 1
-        requests = list(server.requests)
-        finished, now = server.step(), time.perf_counter() - begin
-        log.append((now, server.running, server.policy(max(1, server.running))))
-        for request in requests:
-            if len(request.tokens) > request.n_prompt:
-                facts.setdefault(request.id, [arriving[request.id], now])
-        for id, made in finished.items():
-            facts[id] += [now, len(made.tokens)]
-            done += 1
-    return Load(np.array([facts[i] for i in range(len(arriving))]), np.array(log))
+    """The same for real: greedy requests, prompts in turn, submitted at these seconds (n,).
+
+    The server's clock starts anew.
+    """
+    server.clock = Wall()
+
+    def line_up(i: int) -> int:
+        at = i % len(prompts)
+        return server.submit(prompts[at], lengths[at], Sampling(0))
+
+    return drive(server, arriving, line_up)
 
 
 def lanes_of(server: Server, coming: dict[int, list], n_new: int) -> tuple[dict, dict]:

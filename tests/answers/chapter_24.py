@@ -1,17 +1,18 @@
 """Chapter 24: right answers to its turn and exercises, and wrong ones that must be refused."""
 
 TEMPLATE = """
-def my_schedule(wants, running, budget, width, capacity):
-    shares, places = [], 0
+def my_schedule(wants, running, budget, chunk, free):
+    shares, left = [], budget
     for i, (to_do, needs) in enumerate(wants):
-        places += needs
-        if places > capacity:
+        free -= needs
+        if free < 0:
             break
-        n = min(to_do, width, budget)
+        kept = max(0, running - i - 1)
+        n = min(to_do, chunk, left - kept)
         if n == 0 and i >= running:
             break
         shares.append(n)
-        budget -= n
+        left -= n
     return shares
 """
 
@@ -27,59 +28,87 @@ RIGHT = {
         "from nanogpt.serving.server import schedule as my_schedule",
         TEMPLATE,
         """
-def my_schedule(wants, running, budget, width, capacity):
+def my_schedule(wants, running, budget, chunk, free):
     fits = 0
-    while fits < len(wants) and sum(needs for _, needs in wants[: fits + 1]) <= capacity:
+    while fits < len(wants) and sum(needs for _, needs in wants[: fits + 1]) <= free:
         fits += 1
-    shares = []
-    for to_do, _ in wants[:fits]:
-        shares.append(min(to_do, width, budget - sum(shares)))
-    while len(shares) > min(running, fits) and shares[-1] == 0:
-        shares.pop()
+    shares = [1] * min(running, fits)  # a token for each, and then the rest
+    for i, (to_do, _) in enumerate(wants[:fits]):
+        own = shares[i] if i < running else 0
+        n = min(to_do, chunk, budget - sum(shares) + own)
+        if i < running:
+            shares[i] = n
+        elif n and fits >= running:
+            shares.append(n)
+        else:
+            break
     return tuple(shares)
 """,
         """
-def my_schedule(wants, running, budget, width, capacity):
+def my_schedule(wants, running, budget, chunk, free):
     if not wants:
         return []
     to_do, needs = np.array(wants).T
-    wanted = np.minimum(to_do, width)
-    before = np.cumsum(wanted) - wanted
-    shares = np.clip(np.minimum(wanted, budget - before), 0, None)
-    inside = (np.cumsum(needs) <= capacity) & ((shares > 0) | (np.arange(len(wants)) < running))
-    return shares[: len(wants) if inside.all() else int(inside.argmin())]
+    wanted = np.minimum(to_do, chunk)
+    fits = np.cumsum(needs) <= free
+    fits = len(wants) if fits.all() else int(fits.argmin())
+    extra = np.where(np.arange(len(wants)) < running, wanted - 1, wanted)
+    spare = budget - running - (np.cumsum(extra) - extra)
+    given = np.clip(np.minimum(extra, spare), 0, None) + (np.arange(len(wants)) < running)
+    begins = (given > 0).cumprod().sum()
+    return given[: min(fits, begins)]
+""",
+        """
+def my_schedule(wants, running, budget, chunk, free):
+    behind = running
+    for i, (to_do, needs) in enumerate(wants):
+        behind, free = behind - 1, free - needs
+        n = min(to_do, chunk, budget - max(behind, 0))
+        if free < 0 or n < 1:
+            return
+        yield n
+        budget -= n
 """,
     ],
     1: [
         """
-def my_shortest_first(waiting, left):
-    begun, rest = [], list(enumerate(waiting))
-    while rest:
-        i, (to_do, places) = min(rest, key=lambda one: (one[1][0], one[0]))
-        if places > left:
-            return begun
-        left -= places
-        begun.append(i)
-        rest.remove((i, (to_do, places)))
-    return begun
+def my_next(waiting, patience):
+    late = [i for i, (_, waited) in enumerate(waiting) if waited >= patience]
+    return late[0] if late else min(range(len(waiting)), key=lambda i: waiting[i][0])
 """,
         """
-def my_shortest_first(waiting, left):
-    order = np.argsort([to_do for to_do, _ in waiting], kind="stable")
-    if not len(order):
-        return ()
-    used = np.cumsum([waiting[i][1] for i in order])
-    return [int(i) for i, n in zip(order, used) if n <= left]
+def my_next(waiting, patience):
+    best = 0
+    for i, (to_do, waited) in enumerate(waiting):
+        if waited >= patience:
+            return i
+        if to_do < waiting[best][0]:
+            best = i
+    return best
+""",
+        """
+def my_next(waiting, patience):
+    to_do, waited = np.array(waiting).T
+    return (waited >= patience).argmax() if (waited >= patience).any() else to_do.argmin()
 """,
     ],
     2: [
         """
-def my_calm(table, last, running):
-    return last + int(np.sign(table[running - 1] - last))
+def my_goodput(requests, begin, end, ttft, tpot):
+    good = [
+        r for r in requests
+        if begin < r[2] <= end and r[1] - r[0] <= ttft
+        and (r[3] == 1 or (r[2] - r[1]) / (r[3] - 1) <= tpot)
+    ]
+    return len(good) / (end - begin)
 """,
         """
-def my_calm(table, last, running):
-    return max(last - 1, min(last + 1, table[running - 1]))
+def my_goodput(requests, begin, end, ttft, tpot):
+    if not requests:
+        return 0.0
+    arrived, first, done, tokens = np.array(requests).T
+    in_time = (first - arrived <= ttft) & (done - first <= tpot * (tokens - 1))
+    return (in_time & (begin < done) & (done <= end)).sum() / (end - begin)
 """,
     ],
 }
@@ -87,81 +116,196 @@ WRONG = {
     0: [
         ("def my_schedule(*_): pass", "nothing came back"),
         ("def my_schedule(*_): return 3", "is no list of whole numbers"),
-        (slip("min(to_do, width, budget)", "min(to_do, budget)"), "more than `width`"),
-        (slip("        budget -= n\n", ""), "what is left of the budget"),
+        (slip("min(to_do, chunk, left - kept)", "min(to_do, left - kept)"), "more than `chunk`"),
         (
             slip(
-                "places > capacity:\n            break",
-                "places > capacity:\n            places -= needs\n            continue",
+                "min(to_do, chunk, left - kept)",
+                "min(to_do, chunk if i >= running else budget, left - kept)",
+            ),
+            "`chunk` holds for those that run",
+        ),
+        (slip("        left -= n\n", ""), "what is left of the budget"),
+        (slip("left - kept)", "left)"), "or they stand still"),
+        (
+            slip("max(0, running - i - 1)", "len(wants) - i - 1"),
+            "none is kept back for those that wait",
+        ),
+        (slip("max(0, running - i - 1)", "running * (i < running - 1)"), "or they stand still"),
+        (
+            slip("left - kept)", "left - kept, budget // max(1, running))"),
+            "what is over goes to the first",
+        ),
+        (
+            """
+def my_schedule(wants, running, budget, chunk, free):
+    shares = []
+    for i, (to_do, needs) in enumerate(wants):
+        free -= needs
+        if free < 0 or (i >= running and sum(shares) >= budget):
+            break
+        shares.append(0)
+    while budget > sum(shares) and any(n < min(w, chunk) for n, (w, _) in zip(shares, wants)):
+        for i, (to_do, _) in enumerate(wants[: len(shares)]):  # in turn
+            if shares[i] < min(to_do, chunk) and sum(shares) < budget:
+                shares[i] += 1
+    while len(shares) > running and not shares[-1]:
+        shares.pop()
+    return shares
+""",
+            "what is left of the budget",
+        ),
+        (
+            slip(
+                "        free -= needs\n        if free < 0:\n            break",
+                "        if needs > free:\n            continue\n        free -= needs",
             ),
             "nobody overtakes",
         ),
-        (slip(" and i >= running", ""), "keeps its places"),
         (
             slip("        if n == 0 and i >= running:\n            break\n", ""),
             "nobody begins with 0",
         ),
-        (slip("places > capacity", "places >= capacity"), "all may be filled"),
-        (slip("places > capacity", "needs > capacity"), "places are added up"),
-        (slip("places > capacity", "i >= running and places > capacity"), "makes room"),
+        (slip("free < 0", "free <= 0"), "all may be filled"),
         (
-            slip("    shares, places = [], 0", "    shares, places = [], 0\n    wants.sort()"),
+            slip("        free -= needs\n        if free < 0:", "        if needs > free:"),
+            "places are added up",
+        ),
+        (slip("free -= needs", "free -= min(to_do, chunk)"), "`to_do` counts tokens"),
+        (
+            slip("free -= needs", "free -= needs * min(to_do, chunk) // to_do"),
+            "not for a part",
+        ),
+        (slip("if free < 0:", "if i >= running and free < 0:"), "makes room"),
+        (
+            slip(
+                "    shares, left = [], budget\n",
+                "    shares, left, wants = [], budget, list(wants)\n"
+                "    while sum(needs for _, needs in wants[:running]) > free:\n"
+                "        wants.remove(max(wants[:running], key=lambda one: one[1]))\n"
+                "        running -= 1\n",
+            ),
+            "whoever holds the most",
+        ),
+        (
+            slip(
+                "    shares, left = [], budget\n",
+                "    shares, left, wants = [], budget, list(wants)\n"
+                "    while sum(needs for _, needs in wants[:running]) > free:\n"
+                "        wants.append(wants.pop(running - 1))\n"
+                "        running -= 1\n",
+            ),
+            "nobody begins",
+        ),
+        (
+            slip(
+                "    shares, left = [], budget\n",
+                "    shares, left = [], budget\n    wants.sort()\n",
+            ),
             "is changed",
         ),
     ],
     1: [
+        ("def my_next(waiting, patience): pass", "nothing came back"),
+        (
+            "def my_next(waiting, patience): return min(range(len(waiting)), "
+            "key=lambda i: waiting[i][0])",
+            "has waited long enough",
+        ),
+        ("def my_next(waiting, patience): return 0", "the shortest"),
         (
             """
-def my_shortest_first(waiting, left):
-    begun = []
-    for i, (_, places) in enumerate(waiting):
-        if places <= left:
-            left -= places
-            begun.append(i)
-    return begun
+def my_next(waiting, patience):
+    late = [i for i, (_, waited) in enumerate(waiting) if waited > patience]
+    return late[0] if late else min(range(len(waiting)), key=lambda i: waiting[i][0])
 """,
-            "room for all",
+            "exactly",
         ),
         (
             """
-def my_shortest_first(waiting, left):
-    begun = []
-    for i in sorted(range(len(waiting)), key=lambda i: waiting[i][0]):
-        if waiting[i][1] <= left:
-            left -= waiting[i][1]
-            begun.append(i)
-    return begun
+def my_next(waiting, patience):
+    late = [i for i, (_, waited) in enumerate(waiting) if waited >= patience]
+    return min(late or range(len(waiting)), key=lambda i: waiting[i][0])
 """,
-            "does not fit: stop",
+            "who came first",
         ),
         (
             """
-def my_shortest_first(waiting, left):
-    begun = []
-    for i in sorted(range(len(waiting)), key=lambda i: waiting[i][0]):
-        left -= waiting[i][1]
-        if left <= 0:
-            break
-        begun.append(i)
-    return begun
+def my_next(waiting, patience):
+    late = [i for i, (_, waited) in enumerate(waiting) if waited >= patience]
+    return late[0] if late else min(range(len(waiting))[::-1], key=lambda i: waiting[i][0])
+""",
+            "a tie",
+        ),
+        (
+            """
+def my_next(waiting, patience):
+    return min(range(len(waiting)), key=lambda i: waiting[i][0] - waiting[i][1] / patience)
 """,
             "not",
         ),
     ],
     2: [
-        ("def my_calm(table, last, running): return table[running - 1]", "a crowd comes"),
+        ("def my_goodput(*_): pass", "nothing came back"),
         (
             """
-def my_calm(table, last, running):
-    return last + 1 if table[running - 1] > last else last - 1
+def my_goodput(requests, begin, end, ttft, tpot):  # tokens
+    good = [n for a, f, d, n in requests if begin < d <= end and f - a <= ttft]
+    return sum(good) / (end - begin)
 """,
-            "already there",
+            "one in time",
         ),
         (
             """
-def my_calm(table, last, running):
-    wanted = table[running % len(table)]
-    return last + (wanted > last) - (wanted < last)
+def my_goodput(requests, begin, end, ttft, tpot):  # the promise of the first token only
+    good = [n for a, f, d, n in requests if begin < d <= end and f - a <= ttft]
+    return len(good) / (end - begin)
+""",
+            "slow after the first",
+        ),
+        (
+            """
+def my_goodput(requests, begin, end, ttft, tpot):  # one token too many in the mean
+    good = [n for a, f, d, n in requests
+            if begin < d <= end and f - a <= ttft and (d - f) / n <= tpot]
+    return len(good) / (end - begin)
+""",
+            "slow after the first",
+        ),
+        (
+            """
+def my_goodput(requests, begin, end, ttft, tpot):  # whoever arrived in the window
+    good = [n for a, f, d, n in requests
+            if begin <= a and d <= end and f - a <= ttft and d - f <= tpot * (n - 1)]
+    return len(good) / (end - begin)
+""",
+            "not",
+        ),
+        (
+            """
+def my_goodput(requests, begin, end, ttft, tpot):  # until the last is done
+    good = [n for a, f, d, n in requests if begin < d <= end and f - a <= ttft
+            and d - f <= tpot * (n - 1)]
+    return len(good) / (max([end, *(d for _, _, d, _ in requests)]) - begin)
+""",
+            "done after the window",
+        ),
+        (
+            """
+def my_goodput(requests, begin, end, ttft, tpot):  # of any time
+    good = [n for a, f, d, n in requests if f - a <= ttft and d - f <= tpot * (n - 1)]
+    return len(good) / (end - begin)
+""",
+            "the window",
+        ),
+        (
+            """
+def my_goodput(requests, begin, end, ttft, tpot):  # all or nothing: the means
+    inside = [r for r in requests if begin < r[2] <= end]
+    if not inside:
+        return 0
+    mean = sum(f - a for a, f, _, _ in inside) / len(inside)
+    each = sum((d - f) / max(1, n - 1) for _, f, d, n in inside) / len(inside)
+    return len(inside) * (mean <= ttft and each <= tpot) / (end - begin)
 """,
             "not",
         ),
