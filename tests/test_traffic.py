@@ -68,6 +68,7 @@ def test_the_report_of_a_run_by_hand():
     assert RUN.window == (10, 20) and RUN.rate == 3 / 10
     assert RUN.throughput == (8 + 6 + 4) / 10, "who came before counts, who ends later does not"
     assert RUN.goodput(slo) == 1 / 10 and RUN.attainment(slo) == 1 / 3
+    assert RUN.goodput(SLO(9, 9)) == 3 / 10, "who does not count, would meet it, too"
     assert RUN.preemptions == 3 and RUN.hit_rate == 5 / (5 + 5)
     assert RUN.tokens_per_pass == 11 / 6
     assert RUN.accepted.tolist() == [3 / 4, 2 / 3]  # 2, 1, 2 and 0 of 2, 2, 2 and 1 guesses
@@ -160,9 +161,9 @@ def test_a_step_costs_what_is_in_it_and_the_clock_never_goes_back():
 
 
 def test_who_waits_is_not_charged_and_counts_for_no_policy():
-    run = replay([Trace(1, [0, 0])], [0.0] * 3, lambda n: n + 1, lambda *_: 1, rows=1)
-    assert set(columns(run, "rows", "K")) == {(1, 2)}
-    assert run.steps.waiting.tolist() == [2, 2, 1, 1, 0, 0]
+    run = replay([Trace(1, [0, 0])], [0.0] * 3, lambda n: n + 1, lambda *_: 1, rows=2)
+    assert columns(run, "rows", "K") == [(2, 3), (2, 3), (1, 2), (1, 2)]
+    assert run.steps.waiting.tolist() == [1, 1, 0, 0]
 
 
 def test_a_guess_counts_as_often_as_there_is_room_for_it():
@@ -460,7 +461,7 @@ def test_the_best_K_makes_the_most_tokens_in_its_time():
 
     def seconds(rows, width, guesses, tokens):
         assert (width, guesses, tokens) == (1 + guesses // rows, rows * (width - 1), rows * width)
-        return max(2, tokens)
+        return max(2, 0.9 * tokens)
 
     assert traffic.best_Ks(traces, seconds, 2, 2) == [1, 0]
 
@@ -551,7 +552,8 @@ def test_load_replays_a_users_trace_as_it_came(quick, tmp_path, capsys):
     path.write_text("\n".join(map(json.dumps, lines)))
     assert main(["load", str(path), "--rate", "50", "--json", str(table)]) == 0
     (run,) = json.loads(table.read_text())["runs"]
-    assert run["policy"] == "no guesses" and run["ttft"]["p50"] < 0.05
+    assert run["policy"] == "no guesses"
+    assert run["rate"] == pytest.approx(32 / (15 / 19 * 39 / 50)), "from the fifth pair on"
     assert 'write "right", or give --alpha' in capsys.readouterr().out
     assert main(["load", str(path), "--rate", "50", "--alpha", "0.8", "--K", "0", "4", "--json",
                  str(table), "--requests", "20", "--burstiness", "0.5"]) == 0  # fmt: skip
