@@ -27,13 +27,14 @@ and a folder for each further question:
     serving/     many at once?       batch, server, paged cache
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
-    measure/     is it faster?       bench: the speed-up, in pairs; clock, traffic; sizing, configs
+    measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a
+                                     service measures; sizing, configs
     engines/     is theirs right?    export, adapters, audit; endpoint: over HTTP, on any model;
                                      serve: a server to try that on
     arena/       is yours better?    template: start your own draft here; referee, race, and
                                      what judges the race: inquiry, seal
     course/      the exercises       of each chapter its judge and its drawings
-    commands/    demo, size          `nanogpt --help` lists every command
+    commands/    demo, size, load    `nanogpt --help` lists every command
 
 Each file of the core, and each folder, imports only what stands above it.
 """

@@ -80,7 +80,7 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Test:
+class LoadTest:
     """A load test: whose requests arrive when, what a step takes, the SLO, the server's limits.
 
     arriving: the trace's own seconds, None where they are drawn, with this burstiness and seed.
@@ -124,15 +124,16 @@ def name_of(K: int | str) -> str:
     return "K by load" if K == BY_LOAD else f"K = {K}" if K else "no guesses"
 
 
-def tested(test: Test, Ks: Sequence, rates: Sequence[float] | None, most: int) -> dict:
+def tested(test: LoadTest, Ks: Sequence, rates: Sequence[float] | None, most: int) -> dict:
     """All that the command finds, for JSON: the limits in tokens a second, and a report a run."""
     policies = {name_of(K): test.policy(K, most) for K in Ks}
-    limits = {name: test.limit(policy) for name, policy in tqdm(policies.items(), desc="limits")}
+    with tqdm(policies.items(), desc="limits") as bar:  # closed before an error is printed
+        limits = {name: test.limit(policy) for name, policy in bar}
     tokens = sum(len(trace.right) for trace in test.traces) / len(test.traces)
     best = max(limits.values()) / tokens  # requests a second
     rates = sorted(rates or [share * best for share in SHARES])
-    pairs = tqdm(list(itertools.product(rates, policies)), desc="replays")
-    runs = [{"policy": name, **test.run(policies[name], rate)} for rate, name in pairs]
+    with tqdm(list(itertools.product(rates, policies)), desc="replays") as bar:
+        runs = [{"policy": name, **test.run(policies[name], rate)} for rate, name in bar]
     return {
         "slo": test.slo._asdict(),
         "limits": limits,
@@ -161,7 +162,7 @@ def line(run: dict) -> str:
     )
 
 
-def said(test: Test, source: str) -> list[str]:
+def said(test: LoadTest, source: str) -> list[str]:
     """The lines that say what is replayed on what."""
     step, limits = test.step_time, test.limits
     n = len(test.traces)
@@ -267,14 +268,14 @@ def check(given: argparse.Namespace) -> None:
         raise ValueError(f"--K takes numbers from 0, and `{BY_LOAD}`")
 
 
-def test_of(given: argparse.Namespace, ours: Ours, read: tuple | None, most: int) -> Test:
+def test_of(given: argparse.Namespace, ours: Ours, read: tuple | None, most: int) -> LoadTest:
     """The load test of the command line; read: the TRACE, if there is one."""
     traces, arriving = read or (ours.recorded(most), None)
     if read and given.requests:
         traces, arriving = traces[: given.requests], arriving[: given.requests]
     if given.alpha is not None:
         traces = traffic.with_coins(traces, given.alpha, most, given.seed)
-    return Test(
+    return LoadTest(
         traces,
         arriving if given.burstiness is None else None,
         len(traces) if read else given.requests or 300,
