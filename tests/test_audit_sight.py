@@ -588,7 +588,8 @@ def test_the_bugs_of_the_gallery(bug, truth):
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BIASED)
 def test_ten_times_as_many_samples(bug, truth):
-    found = looked_at(lambda K: adapters.open_nanogpt(Path(), K, bug), truth, ((4, 10 * audit.SAMPLES, (T_1,)),))
+    stages = ((4, 10 * audit.SAMPLES, (T_1,)),)
+    found = looked_at(lambda K: adapters.open_nanogpt(Path(), K, bug), truth, stages)
     title = {"title": BUGS[bug - 1].title, "kind": BUGS[bug - 1].kind}
     keep("more", {str(bug): title | found | {"samples": 10 * audit.SAMPLES}})
     assert refused(found) == (bug == 39)
