@@ -137,11 +137,11 @@ def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
     cells = 0
     for x in counts.keys() | exact.keys():
         seen, expected = counts.get(x, 0), n * exact.get(x, 0.0)
-        if expected < LEAST:
+        if expected < 5:
             rare_seen, rare_expected = rare_seen + seen, rare_expected + expected
         else:
             statistic, cells = statistic + (seen - expected) ** 2 / expected, cells + 1
-    if rare_expected >= LEAST:
+    if rare_expected >= 5:
         statistic, cells = statistic + (rare_seen - rare_expected) ** 2 / rare_expected, cells + 1
     elif rare_seen > 5 + 10 * rare_expected:
         statistic = float("inf")
