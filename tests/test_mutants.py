@@ -156,7 +156,11 @@ def test_which_checks_see_a_serving_bug(bug):
     assert seen == SEEN[bug.number].split()
 
 
-OF_EACH = {"batch": "ragged leaving", "paged": "pool publish leftovers", "server": "preemption turns held memory"}
+OF_EACH = {
+    "batch": "ragged leaving",
+    "paged": "pool publish leftovers",
+    "server": "preemption turns held memory",
+}
 OF_EACH["ahead"] = "outcomes"
 
 
@@ -181,7 +185,10 @@ def test_the_checks_of_servers_preempt(monkeypatch):
 def test_the_preemption_check_sees_too_few_places_reserved():
     """Bug 59, in the scheduler: no place for the current token."""
     few = dataclasses.replace(
-        BUGS[63], old="return n - request.cache_len", new="return n - 1 - request.cache_len", also=()
+        BUGS[63],
+        old="return n - request.cache_len",
+        new="return n - 1 - request.cache_len",
+        also=(),
     )
     with pytest.raises(AssertionError, match="places of the cache where there are"):
         SERVING_CHECKS["preemption"](mutant(few))

@@ -239,7 +239,7 @@ def really_served(target, draft, prompts, lengths, arriving, block, limits):
     if block > 1:
         like = torch.zeros(1, dtype=torch.float64)
         pool = BlockPool(target.config, limits["capacity"] // block, block, like)
-        fused = FusedLanguageModel(target, pool)
+        fused, limits = FusedLanguageModel(target, pool), limits | {"capacity": None}
     server = Server(fused, draft, policy=fewer_in_a_crowd, clock=traffic.Virtual(), **limits)
     choose = server.batch
 
@@ -499,19 +499,6 @@ def test_a_load_is_served_for_real():
     assert [request.tokens for request in run.requests] == [5, 4] * 3 and not server.requests
     assert (run.ttft > 0).all() and (run.queueing >= 0).all() and (run.tpot >= 0).all()
     assert server.batch.__func__ is Server.batch, "it is watched no longer"
-
-
-def test_what_each_request_does_in_each_step():
-    """Two short requests in six places: the second is lost, waits, and is read again."""
-    lanes, done = traffic.lanes_of(Server(TOY, rows=2, capacity=6), {0: [[0, 1], [2, 3]]}, 3)
-    assert {id: len(made.tokens) for id, made in done.items()} == {0: 3, 1: 3}
-    assert lanes == {
-        "request 0": [("writes", 1)] * 3,
-        "request 1": [("writes", 1), ("writes", 1), ("lost", -3), ("writes", 1)],
-    }
-    lanes, _ = traffic.lanes_of(Server(TOY, rows=1, chunk=1), {0: [[0, 1]], 1: [[2]]}, 1)
-    first, second = [("reads", 1), ("writes", 1)], [("", 0), ("waits", 0), ("writes", 1)]
-    assert lanes == {"request 0": first, "request 1": second}
 
 
 # The command

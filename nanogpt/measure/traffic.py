@@ -427,7 +427,8 @@ class Replay(Server):
         paged = block > 1 and capacity is not None
         pool = BlockPool(config, capacity // block, block, torch.zeros(1)) if paged else None
         target = SimpleNamespace(config=config, cache=pool)
-        super().__init__(target, Told(), capacity=capacity, clock=Virtual(), seed=0, **limits)
+        places = None if paged else capacity
+        super().__init__(target, Told(), capacity=places, clock=Virtual(), seed=0, **limits)
         self.traces, self.step_time = traces, step_time
 
     def line_up(self, i: int) -> int:
@@ -511,23 +512,3 @@ def serve(server: Server, prompts, lengths: Sequence[int], arriving: Sequence[fl
         return server.submit(prompts[at], lengths[at], Sampling(0))
 
     return drive(server, arriving, line_up)
-
-
-def lanes_of(server: Server, coming: dict[int, list], n_new: int) -> tuple[dict, dict]:
-    """What each request did in each step, for `diagrams.request_lanes`, and all generations.
-
-    coming: {step: prompts that arrive before it}, each continued greedily by n_new tokens.
-    """
-    lanes, done, step = {}, {}, 0
-    while step <= max(coming) or server.requests:
-        for prompt in coming.get(step, []):
-            server.submit(prompt, n_new, Sampling(0))
-        before = [(r, len(r.tokens), r.cache_len) for r in server.requests]
-        done |= server.step()
-        for r, length, cached in before:
-            lane = lanes.setdefault(f"request {r.id}", [("", 0)] * step)
-            wrote, read = len(r.tokens) - length, r.cache_len - cached
-            what = "writes" if wrote else "lost" if read < 0 else "reads"
-            lane.append((what if wrote or read else "waits", wrote or read))
-        step += 1
-    return lanes, done

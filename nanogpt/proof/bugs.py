@@ -3,8 +3,8 @@
 Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
 chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
-ahead, chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package with
-one in it.
+ahead, chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package
+with one in it.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ BUGS = [
         "preemption", "vllm-project/vllm#31955, #28558", decoder="server", also=(
             ("request, self.take_part, request, n, p, seen, new_kvs)\n",
              "request, self.take_part, request, n, p, seen, new_kvs)\n"
-             "            for request in self.queue.running:  # guesses for the next pass, at once\n"
+             "            for request in self.queue.running:  # guess at once\n"
              "                if not request.done and request.to_do == 1 and request.room > 0:\n"
              "                    self.safely(request, self.guess, request, 1, self.policy(1))\n"),
         )),

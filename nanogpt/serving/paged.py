@@ -345,8 +345,8 @@ class PagedCache:
         """One cache for several texts, from a cache of each; None is an empty one. No copy.
 
         more: of each text, how many tokens the next pass has that are its own, and no padding; by
-        default all. A text that comes twice goes on as two (`fork`). Errors are those of `check`; ValueError
-        if all of them are None.
+        default all. A text that comes twice goes on as two (`fork`). Errors are those of `check`;
+        ValueError if all of them are None.
         """
         some = [cache for cache in caches if cache is not None]
         if not some:

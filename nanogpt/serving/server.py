@@ -74,7 +74,7 @@ class Request(Text):
         super().__init__(target, prompt, max_new_tokens, stop_token)
         self.sampling, self.rng, self.id = sampling, rng, id
         self.tree: Tree | None = None
-        self.arrived = self.began = 0.0
+        self.arrived, self.began = 0.0, None
         self.came: list[float] = []
         self.preempted = self.shared = 0
 
@@ -432,7 +432,7 @@ class Server:
             new = False
         while self.running < len(shares):
             request = queue.begin()
-            request.began = request.began or self.clock()
+            request.began = self.clock() if request.began is None else request.began
             self.memory.begin(request)
         return [min(n, r.to_do) for r, n in zip(queue.running, shares, strict=True)]
 
