@@ -472,6 +472,20 @@ def test_blocks_that_were_free_longest_are_taken_first_and_forgotten():
     pool.check([found, held])
 
 
+def test_rejected_guesses_push_nothing_out_that_can_be_found():
+    """Round after round takes a block and gives it back: the one spare block, each time."""
+    target, six = on_pool(toy_target(7, 16), 9, 2), [1, 2, 3, 4, 5, 6]
+    pool = target.cache
+    gone = prefill(target, six)
+    pool.publish(six, gone)
+    gone.free()
+    text = prefill(target, [6, 5])
+    for _ in range(9):
+        with torch.no_grad():
+            text = target(torch.tensor([[1, 2]]), past_kvs=text)[2].kept(2)
+    assert len(pool.known(six)[0]) == 3 and pool.free == 8
+
+
 def test_a_pool_of_other_types_and_bad_sizes():
     model = checkpoint.load()[0]
     target = on_pool(model, 20, 16)

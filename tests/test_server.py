@@ -594,6 +594,26 @@ def test_a_cancelled_requests_blocks_are_free_whoever_still_has_its_cache():
     assert kept is not None and target.cache.free == 30
 
 
+def test_whoever_streams_is_told_of_anothers_fault_and_is_not_cancelled():
+    server = Server(FUSED, Bad(), 2, nodes=2)
+    mine, other = server.submit([0, 1], 9, Sampling(0)), server.submit([4, 1], 9, Sampling(0))
+    with pytest.raises(RuntimeError, match=f"request {other} is dropped"):
+        list(server.stream(mine))
+    assert [request.id for request in server.requests] == [mine]
+    assert list(server.stream(mine)) == plain_text(TOY, [0, 1], 9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_fault_of_all_that_run_is_no_full_pool(form):
+    """The one seat is that of a request whose draft fails, and another waits for it."""
+    server = Server(FORMS[form](), Bad(), 2, nodes=2, rows=1)
+    for prompt in ([4, 1], [0, 1]):
+        server.submit(prompt, 9, Sampling(0))
+    with pytest.raises(RuntimeError, match="request 0 is dropped: the draft is out"):
+        server.step()
+    assert drained(server)[1].tokens == plain_text(TOY, [0, 1], 9)
+
+
 def test_whoever_stops_listening_cancels_and_whoever_listens_late_hears_all():
     server = Server(FUSED, DRAFT, 3)
     ids = [server.submit([i], 12, Sampling(0)) for i in range(3)]

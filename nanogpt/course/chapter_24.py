@@ -218,7 +218,7 @@ def request_lanes(
                 where = axes, 12 + step * unit, y, 0.92 * unit, 3.6, said
                 box(*where, kinds.get(what, "rejected"))
     y = 12.5 + 5 * len(lanes)  # the floor of the bars
-    words(axes, 1, y - 6.2, "needed\nby who runs", ha="left", fontsize=9)
+    words(axes, 1, y - 6.2, "needed by\nthose who run", ha="left", fontsize=9)
     for step, n in enumerate(needed[:steps]):
         high, full = 6 * n / capacity, n > capacity
         kind = "rejected" if full else "cached"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from array import array
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -38,7 +38,7 @@ class BlockPool:
     `entries` (n_layer, 2, blocks + 1, size, n_head, hs) holds their keys and values; the last block
     is nobody's, what pads a pass is written there. `references` counts the tables that hold a
     block. One that none holds is free, and remembers what was published in it until it is taken
-    again; the one that was free longest goes first. Their type and device are those of the tensor
+    again: those without go first, and then the one that was free longest. Their type and device are those of the tensor
     `like`.
     Raises ValueError unless `blocks` and `size` are whole numbers from 1.
     """
@@ -52,7 +52,9 @@ class BlockPool:
         with torch.inference_mode(False):  # for later passes outside of it, too
             self.entries = like.new_zeros(config.n_layer, 2, blocks + 1, size, n_head, hs)
         self.references = [0] * blocks
-        self.unused = dict.fromkeys(range(blocks))  # the free blocks, in the order they were freed
+        self.unused = OrderedDict.fromkeys(
+            range(blocks)
+        )  # the free blocks, first to be taken first
         self.published: dict[bytes, int] = {}  # block_key -> the block
         self.keys: dict[int, bytes] = {}  # the same, by block
 
@@ -66,7 +68,7 @@ class BlockPool:
         return PagedCache([BlockTable(self) for _ in range(B)], (0,) * B)
 
     def take(self) -> int:
-        """The block that was free longest. What was published in it is forgotten, and erased.
+        """The first of the free blocks. What was published in it is forgotten, and erased.
 
         Erased, since a masked entry has weight 0, and 0 times a NaN is a NaN.
         """
@@ -83,12 +85,16 @@ class BlockPool:
         self.unused.pop(block, None)
 
     def release(self, blocks: list[int]) -> None:
-        """One table less holds these blocks. Empties the list, from its end."""
+        """One table less holds these blocks. Empties the list, from its end.
+
+        A free block in which nothing is published is taken before those that can still be found.
+        """
         while blocks:
             block = blocks.pop()
             self.references[block] -= 1
             if not self.references[block]:
                 self.unused[block] = None
+                self.unused.move_to_end(block, last=block in self.keys)
 
     def wanted(
         self, tables: Sequence[BlockTable], lengths: Sequence[int], more: Sequence[int]
@@ -130,7 +136,7 @@ class BlockPool:
         """Let other texts find the full blocks of a text that begins with `tokens`.
 
         The tokens must be final: whoever publishes an entry never writes it again. What the table
-        has published before is not named again.
+        has published before is not named again; of equal blocks, the first is found, and no other.
         """
         (table,) = cache.tables
         for i in range(len(table.keys), min(len(tokens), cache.length) // self.size):

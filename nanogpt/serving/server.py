@@ -494,7 +494,7 @@ class Server:
         """
         self.retire()
         batch = self.batch()
-        if not batch and self.queue.waiting:
+        if not batch and not self.errors and self.queue.waiting:
             first = self.queue.waiting[0]
             raise PoolFull(
                 f"request {first.id} needs {self.memory.needs(first, first.position + 1)} blocks, "
@@ -533,7 +533,8 @@ class Server:
     def stream(self, id: int) -> Iterator[int]:
         """A request's tokens, as they come; the server steps for all while they are awaited.
 
-        Whoever stops listening cancels the request. Raises ValueError if none of this id is there.
+        Whoever stops listening cancels the request. Raises ValueError if none of this id is there,
+        and what `advance` raises: the request goes on, and may be streamed anew, from its start.
         """
         if id in self.finished:
             yield from self.finished.pop(id).tokens
@@ -551,6 +552,7 @@ class Server:
                 with torch.inference_mode():
                     self.advance()
             self.finished.pop(id, None)
-        finally:
+        except GeneratorExit:  # nobody listens any more
             if id in self.queue.by_id:
                 self.cancel(id)
+            raise
