@@ -17,7 +17,7 @@ def test_a_lane_says_what_its_request_did_and_the_bars_say_why():
     for id, lane in enumerate(lanes.values()):
         assert sum(n for what, n in lane if what == "writes") == len(done[id].tokens) == 9
     picture = chapter.request_lanes(lanes, needed, 15, "Lanes")
-    assert {"✗", "needed by who runs", "15 there"} <= set(picture.rows)
+    assert {"✗", "needed by those who run", "15 there"} <= set(picture.rows)
     assert [row for row in picture.rows if row == str(max(needed))]
 
 

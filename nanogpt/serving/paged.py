@@ -38,8 +38,8 @@ class BlockPool:
     `entries` (n_layer, 2, blocks + 1, size, n_head, hs) holds their keys and values; the last block
     is nobody's, what pads a pass is written there. `references` counts the tables that hold a
     block. One that none holds is free, and remembers what was published in it until it is taken
-    again: those without go first, and then the one that was free longest. Their type and device are those of the tensor
-    `like`.
+    again: those without go first, and then the one that was free longest. Their type and device
+    are those of the tensor `like`.
     Raises ValueError unless `blocks` and `size` are whole numbers from 1.
     """
 
