@@ -388,7 +388,7 @@ def check_turns(generate: BatchDecoder, n: int = 12) -> None:
 def check_held(generate: BatchDecoder, n: int = 10) -> None:
     """A pool in which somebody else holds blocks serves all requests: some make room.
 
-    generate: a `server_decoder`.
+    generate: a `server_decoder`. Raises AssertionError as all checks do.
     """
     prompts = [[0, 1, 2], [1], [2, 3], [1, 1, 1, 1]]
     for size in (1, 2):
