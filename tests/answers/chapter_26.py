@@ -170,7 +170,7 @@ def my_budget(T_d, T_p, found):
         key=lambda b: found[b] * max(1, T_p[b]) + (1 - found[b]) * (1 + T_d),
     )
 """,
-            "not",
+            "waits for both",
         ),
     ],
 }
