@@ -37,7 +37,7 @@ from nanogpt.train import evaluate, make_optimizer, on_text, train
 
 TEXTS, LENGTH = 512, 12_000
 ORDER, NODES = 8, 100_000  # of the tree
-STEPS = 4000  # of a transformer
+STEPS = 4000  # of a draft that learns from the frozen target, 16 windows each
 
 
 @torch.no_grad()
@@ -170,7 +170,7 @@ def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> 
     print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
 
 
-def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
+def make_medusa(target, tokenizer, steps: int = STEPS, n_heads: int = 4) -> None:
     """Heads on the target as it is, trained on a text that it wrote: the stand-in."""
     started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
     size = target.config.block_size
@@ -206,7 +206,7 @@ def eagle_loss(head, target, tokens, batch_size: int, how: dict) -> Callable:
 
 
 def make_eagle(
-    target, tokenizer, path, layers=None, steps=3000, batch_size=8, peak=1e-2, **how
+    target, tokenizer, path, layers=None, steps=STEPS, batch_size=16, peak=1e-2, **how
 ) -> None:
     """A head on the target as it is, trained on a text that it wrote: the stand-in."""
     started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
@@ -315,7 +315,7 @@ def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
     print(parallel.MEDUSA2.relative_to(DATA_DIR), facts)
 
 
-def make_block(target, tokenizer, steps: int = 4000) -> None:
+def make_block(target, tokenizer, steps: int = STEPS, batch_size: int = 16) -> None:
     """A block drafter on the target as it is, trained on a text that it wrote: the stand-in."""
     text = read_stand_in(DATA_DIR / STAND_IN_FILE).text
     data, unseen = train_val_split(torch.tensor(tokenizer.encode(text)))
@@ -324,11 +324,12 @@ def make_block(target, tokenizer, steps: int = 4000) -> None:
     drafter = parallel.BlockDrafter(target.config, layers=(1, 2, 4), K=8)
     started = time.monotonic()
     loss = on_windows(
-        lambda x, y, rng: parallel.block_loss(drafter, target, x, rng), data, target, 8
+        lambda x, y, rng: parallel.block_loss(drafter, target, x, rng), data, target, batch_size
     )
     losses = run("block", drafter, make_optimizer(drafter), loss, steps)
     facts = {
         "steps": steps,
+        "batch_size": batch_size,
         "seconds": round(time.monotonic() - started, 1),
         "loss": float(np.mean(losses[-500:])),
         "corpus": "stand-in",
@@ -432,11 +433,7 @@ def main(names: list[str]) -> None:
         "medusa2": lambda: make_medusa2(*checkpoint.load()),
         "mtp": lambda: make_mtp(tokenizer),
         "eagle": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE, match=True, noise=0.1),
-        "eagle3": lambda: make_eagle(
-            *checkpoint.load(),
-            *(eagle.EAGLE3, (1, 2, 4), 6000, 16, 8e-3),
-            unroll=3,
-        ),
+        "eagle3": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE3, (1, 2, 4), unroll=3),
         "ablation": lambda: make_ablation(*checkpoint.load()),  # into eagle's file
         "block": lambda: make_block(target, tokenizer),
     }
