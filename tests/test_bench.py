@@ -286,3 +286,15 @@ def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(capsys):
     """Counted tables make rows in inference mode; the second target meets them."""
     main(["--draft", "counts", "--policy", "learned", "--pairs=1", "--tokens=8"])
     assert capsys.readouterr().out.count("counts ") >= 2
+
+
+def test_tokens_a_pass_are_pooled_with_the_error_of_a_ratio():
+    def text(tokens, passes):
+        return Generation([0] * tokens, [None] * passes, 0)
+
+    ratio, error = bench.pooled([text(10, 5), text(12, 4), text(8, 3)])
+    assert ratio == 30 / 12  # not the mean of 2, 3 and 2.67
+    off = [10 - 12.5, 12 - 10.0, 8 - 7.5]
+    assert error == pytest.approx((1.5 * sum(x**2 for x in off)) ** 0.5 / 12)
+    assert math.isnan(bench.pooled([text(10, 5)])[1])
+    assert bench.pooled([text(6, 3)] * 4) == (2, 0)

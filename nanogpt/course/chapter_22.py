@@ -17,21 +17,22 @@ from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import DRAFT, RESAMPLED, STYLE, TARGET, Picture, shown
 
 V, PLACES, CURRENT = 3, 3, 2
+RULES = Sampling(), Sampling(0.5), Sampling(top_k=2), Sampling(0)
 
 
 def judge(mine: Callable) -> None:
     """Judges my_told(logits, table, current, sampling, rng) -> (tokens, q).
 
     Every outcome of three places over three letters is enumerated: how often it comes, and the q
-    that is claimed with it, at temperature 1 and .5.
+    that is claimed with it, at temperature 1, .5, with top-k and greedy.
     Raises AssertionError for a q that is not the conditional that the token was drawn from, a
-    correction from the wrong token or in the wrong place, a rule that is not applied.
+    correction from the wrong token or in the wrong place, a rule that is not applied, or too early.
     """
     generator = torch.Generator().manual_seed(0)
     logits, table = (
         torch.randn(n, V, dtype=torch.float64, generator=generator) for n in (PLACES, V)
     )
-    for sampling in (Sampling(), Sampling(0.5)):
+    for sampling in RULES:
         given = logits.clone(), table.clone(), CURRENT, sampling
 
         def program(rng, given=given, sampling=sampling):
@@ -47,8 +48,9 @@ def judge(mine: Callable) -> None:
 
 def taken(got) -> tuple[tuple[int, ...], Tensor]:
     """The tokens and the q (K, V) of an answer. Raises AssertionError if it has another form."""
-    assert isinstance(got, tuple) and len(got) == 2, (
-        f"your function returned {type(got).__name__}; return two things: the tokens, and q"
+    found = f"{len(got)} things" if isinstance(got, (list, tuple)) else type(got).__name__
+    assert isinstance(got, (list, tuple)) and len(got) == 2, (
+        f"your function returned {found}; return two things: the tokens, and q"
     )
     tokens, q = got
     assert tokens is not None and q is not None, (
@@ -61,7 +63,11 @@ def taken(got) -> tuple[tuple[int, ...], Tensor]:
     assert len(tokens) == PLACES, f"{PLACES} rows of logits, but {len(tokens)} tokens; one a row"
     q = torch.as_tensor(q)
     assert q.shape == (PLACES, V), f"q has the shape {tuple(q.shape)}; a row (V,) for each token"
-    return tokens, q.double()
+    assert q.dtype == torch.float64, (
+        f"q is {str(q.dtype)[6:]}; sampling.probs returns float64, and a rounded q is not the one "
+        "that the token was drawn from"
+    )
+    return tokens, q
 
 
 def rows_of(logits: Tensor, table: Tensor, sampling: Sampling, tokens, how: str = "right"):
@@ -77,6 +83,9 @@ def rows_of(logits: Tensor, table: Tensor, sampling: Sampling, tokens, how: str 
         return sampling.probs(logits + table.T[before])
     if how == "no rule":
         return torch.softmax(logits + table[before], -1)
+    if how == "rule first":
+        allowed = sampling.probs(logits) > 0
+        return torch.softmax((logits + table[before]).where(allowed, -torch.inf), -1)
     if how == "all before":
         return sampling.probs(logits + table[before].cumsum(0))
     if how == "first apart":
@@ -92,6 +101,8 @@ WRONG = {
     "itself": "each place was corrected by its own token; it is the token BEFORE it that is known",
     "transposed": "the table was read by column; row x says what token x does to the next place",
     "no rule": "the sampling rule is missing; q is sampling.probs of the corrected logits",
+    "rule first": "the sampling rule chose among the bare logits, and the correction came after "
+    "it; correct first, then call sampling.probs",
     "all before": "the corrections of all tokens so far were added up; only the last one counts",
     "first apart": "place 1 was not corrected; the current token stands before it",
 }
@@ -110,7 +121,8 @@ def check_claim(logits: Tensor, table: Tensor, sampling: Sampling, tokens, q: Te
     place = 1 + int((off > 1e-9).nonzero()[0])
     raise AssertionError(
         f"for tokens {list(tokens)}, q of place {place} is {said_of(q[place - 1])}, not "
-        f"{said_of(right[place - 1])}; add the row of the token before to the logits, then sample"
+        f"{said_of(right[place - 1])} (off by {float(off[place - 1]):.1e}); add the row of the "
+        "token before to the logits, then sample"
     )
 
 
@@ -129,7 +141,7 @@ def drawn_wrong(logits: Tensor, table: Tensor, sampling: Sampling, found: dict) 
     off = total_variation(found, {tokens: chance(tokens) for tokens in found})
     assert off < 1e-9, (
         f"the q you claim is right, but the tokens are not drawn from it: over all outcomes they "
-        f"are off by {off:.3f}; draw with rng.categorical(q) of that very row"
+        f"are off by {off:.1e}; draw with rng.categorical(q) of that very row"
     )
 
 
@@ -164,3 +176,89 @@ def masked_block(read: str, said: Sequence[tuple[str, float]], title: str) -> Pi
     words(axes, left - 1.5, 4, "drawn, and its q", ha="right")
     words(axes, left - 1.5, 8.6, "dashed: corrected by\nthe token drawn before", ha="right")
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def blocks_in_text(text: str, starts: Sequence[int], reach: int, K: int, title: str) -> Picture:
+    """Blocks that start at `starts` of a finished text: what each reads, fills in and aims at."""
+    size, left = 3.2, 15
+    axes = sheet(title, (left + size * len(text) + 2) / 10, 1.2 + 1.15 * len(starts))
+    words(axes, left - 1.5, 3.2, "a finished text", ha="right")
+    for i, char in enumerate(text):
+        box(axes, left + size * i, 1.8, size - 0.4, 2.8, shown(char), "target")
+    for line, start in enumerate(starts):
+        y = 8 + 11 * line
+        words(axes, left - 1.5, y + 1.4, "it reads, and is given", ha="right", fontsize=9)
+        words(axes, left - 1.5, y + 6.2, "each row is asked for", ha="right", fontsize=9)
+        for i in range(max(0, start - reach), start):
+            box(axes, left + size * i, y, size - 0.4, 2.8, "h", "cached")
+        for i in range(K):
+            x = left + size * (start + i)
+            box(axes, x, y, size - 0.4, 2.8, "M" if i else shown(text[start]), "draft")
+            arrow(axes, (x + 1.4, y + 2.8), (x + size + 1.4, y + 5))
+            box(axes, x + size, y + 5, size - 0.4, 2.6, shown(text[start + i + 1]), "accepted")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def three_ways(current: str, guesses: Sequence[str], title: str) -> Picture:
+    """How three drafts come by the same K guesses: rows of input, passes, and which row says what.
+
+    EAGLE: a pass of one row for each guess. DFlash: one pass, of whose K+1 rows the current token's
+    says nothing. DSpark and ours: one pass of K rows, each asked for the token after its own place.
+    """
+    K, wide, left = len(guesses), 9.0, 24
+    ways = (
+        ("EAGLE", f"{K} passes of 1 row", [shown(current), *map(shown, guesses[:-1])]),
+        ("DFlash", f"1 pass of {K + 1} rows", [shown(current), *["MASK"] * K]),
+        ("DSpark, and ours", f"1 pass of {K} rows", [shown(current), *["MASK"] * (K - 1)]),
+    )
+    axes = sheet(title, (left + wide * (K + 1) + 3) / 10, 4.6)
+    for i in range(K + 1):
+        words(axes, left + wide * i + 3.5, 1, f"place n+{i}" if i else "place n", fontsize=9)
+    for line, (name, passes, rows) in enumerate(ways):
+        y = 3 + 14 * line
+        words(axes, left - 2, y + 1.6, name, ha="right", fontweight="bold")
+        words(axes, left - 2, y + 4.2, passes, ha="right", fontsize=9)
+        for i, row in enumerate(rows):
+            x, masked = left + wide * i, row == "MASK"
+            box(axes, x, y, 7, 3, row, "gone" if masked else "draft" if i else "cached")
+            if name == "DFlash" and i == 0:
+                words(axes, x + 3.5, y + 5.4, "thrown away", fontsize=9)
+                continue
+            to = i if name == "DFlash" else i + 1  # the place that this row is asked for
+            end = left + wide * to + 3.5
+            arrow(axes, (x + 3.5, y + 3), (end, y + 7))
+            box(axes, end - 3.5, y + 7, 7, 3, shown(guesses[to - 1]), "draft")
+            if name == "EAGLE" and to < K:
+                arrow(axes, (end + 1.5, y + 7), (end + 1.5, y + 3), RESAMPLED, dash="--")
+    words(axes, 1, 45, "dashed: drawn, and read by the next pass", ha="left", fontsize=9)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def second_chance(branches: Sequence[tuple[str, float, str, str, float]], title: str) -> Picture:
+    """What a scheduler that looks ahead does with each first guess, and the chance of an A then.
+
+    branches: of each guess its letter, its q, what the scheduler finds, what it does, P(A).
+    """
+    axes = sheet(title, 9.4, 0.4 + 0.75 * len(branches))
+    middle = 2 + 3.75 * (len(branches) - 1)
+    box(axes, 1, middle, 9, 3, "guess 1", "draft")
+    for line, (letter, q, finds, does, chance) in enumerate(branches):
+        y = 2 + 7.5 * line
+        arrow(axes, (10, middle + 1.5), (16, y + 1.5), DRAFT)
+        words(axes, 12.5, y + (0.2 if line == 0 else 3.4), f"q = {q:g}", fontsize=9)
+        box(axes, 16, y, 4, 3, letter, "draft")
+        box(axes, 24, y, 26, 3, finds)
+        box(axes, 54, y, 26, 3, does, "accepted" if line == 0 else "gone")
+        arrow(axes, (20, y + 1.5), (24, y + 1.5))
+        arrow(axes, (50, y + 1.5), (54, y + 1.5))
+        words(axes, 81, y + 1.5, f"A: {chance:.2f}", ha="left", fontweight="bold")
+    return axes.figure
+
+
+def cut(table: Tensor, r: int) -> tuple[Tensor, Tensor]:
+    """W1 (V, r), W2 (r, V): the best rank-r approximation W1 W2 of a table (V, V)."""
+    U, S, Vt = torch.linalg.svd(table)
+    return U[:, :r] * S[:r], Vt[:r]

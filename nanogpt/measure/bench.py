@@ -342,6 +342,19 @@ def cost_growth(target, early: int = 20, late: int = 120) -> float:
     return median(ratios)
 
 
+def pooled(made: Sequence[Generation]) -> tuple[float, float]:
+    """Tokens a pass of several texts: all tokens over all passes, and the standard error of that.
+
+    The error is a ratio's, from the differences between texts (n of them):
+    sqrt(n/(n-1) · Σ (tokens - ratio · passes)²) / Σ passes. NaN for one text.
+    """
+    tokens = torch.tensor([len(g.tokens) for g in made], dtype=torch.float64)
+    passes = torch.tensor([g.target_passes for g in made], dtype=torch.float64)
+    ratio, n = float(tokens.sum() / passes.sum()), len(made)
+    off = float((tokens - ratio * passes).square().sum()) * n / (n - 1) if n > 1 else float("nan")
+    return ratio, off**0.5 / float(passes.sum())
+
+
 @dataclass(frozen=True)
 class Row:
     """What was measured at a Setting: medians over the pairs, and shares of the whole time.

@@ -33,6 +33,14 @@ def my_told(logits, table, current, sampling, rng):
 
     return rest(logits, current)
 """,
+        """
+def my_told(logits, table, current, sampling, rng):
+    both = [current], []
+    for row in logits:
+        both[1].append(sampling.probs(row + table[both[0][-1]]))
+        both[0].append(rng.categorical(both[1][-1]))
+    return [both[0][1:], both[1]]
+""",
     ],
     1: [
         """
@@ -196,6 +204,61 @@ def my_told(logits, table, current, sampling, rng):
 """,
             "add the row of the token before to the logits",
         ),
+        (  # neither top-k nor greedy
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        q = torch.softmax((row + table[before]) / sampling.temperature, -1)
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "sampling rule is missing",
+        ),
+        (  # the rule chooses before the correction
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        allowed = sampling.probs(row) > 0
+        corrected = (row + table[before]).where(allowed, -torch.inf)
+        q = torch.softmax(corrected / (sampling.temperature or 1), -1)
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "chose among the bare logits",
+        ),
+        (  # a rounded q
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], torch.zeros(logits.shape), current
+    for i, row in enumerate(logits):
+        q = sampling.probs(row + table[before])
+        before = rng.categorical(q)
+        tokens.append(before)
+        rows[i] = q
+    return tokens, rows
+""",
+            "q is float32",
+        ),
+        (  # drawn from a rounded q
+            """
+def my_told(logits, table, current, sampling, rng):
+    tokens, rows, before = [], [], current
+    for row in logits:
+        q = sampling.probs(row + table[before])
+        rounded = q.to(torch.bfloat16).double()
+        before = rng.categorical(rounded / rounded.sum())
+        tokens.append(before)
+        rows.append(q)
+    return tokens, torch.stack(rows)
+""",
+            "not drawn from it",
+        ),
     ],
     1: [
         (
@@ -218,6 +281,32 @@ def my_schedule(sure, cost):
     return n
 """,
             "later guesses are reached less",
+        ),
+        (  # if the first step pays, the best of all
+            """
+def my_schedule(sure, cost):
+    reached = [1.0]
+    for s in sure:
+        reached.append(reached[-1] * s)
+    worth = [sum(reached[: n + 1]) / cost[n] for n in range(len(cost))]
+    if len(worth) < 2 or worth[1] <= worth[0]:
+        return 0
+    return worth.index(max(worth))
+""",
+            "a bargain after that",
+        ),
+        (  # goes on where the next is worth as much
+            """
+def my_schedule(sure, cost):
+    tokens, reached, n = 1.0, 1.0, 0
+    while n < len(sure):
+        reached *= sure[n]
+        if (tokens + reached) / cost[n + 1] < tokens / cost[n]:
+            break
+        tokens, n = tokens + reached, n + 1
+    return n
+""",
+            "as much is not more",
         ),
     ],
     2: [
