@@ -182,7 +182,7 @@ def masked_block(read: str, said: Sequence[tuple[str, float]], title: str) -> Pi
 def blocks_in_text(text: str, starts: Sequence[int], reach: int, K: int, title: str) -> Picture:
     """Blocks that start at `starts` of a finished text: what each reads, fills in and aims at."""
     size, left = 3.2, 15
-    axes = sheet(title, (left + size * len(text) + 2) / 10, 1.2 + 1.15 * len(starts))
+    axes = sheet(title, (left + size * len(text) + 2) / 10, 0.7 + 1.08 * len(starts))
     words(axes, left - 1.5, 3.2, "a finished text", ha="right")
     for i, char in enumerate(text):
         box(axes, left + size * i, 1.8, size - 0.4, 2.8, shown(char), "target")
@@ -242,7 +242,7 @@ def second_chance(branches: Sequence[tuple[str, float, str, str, float]], title:
 
     branches: of each guess its letter, its q, what the scheduler finds, what it does, P(A).
     """
-    axes = sheet(title, 9.4, 0.4 + 0.75 * len(branches))
+    axes = sheet(title, 9.4, 0.2 + 0.68 * len(branches))
     middle = 2 + 3.75 * (len(branches) - 1)
     box(axes, 1, middle, 9, 3, "guess 1", "draft")
     for line, (letter, q, finds, does, chance) in enumerate(branches):
