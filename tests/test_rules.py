@@ -18,7 +18,7 @@ from nanogpt.proof.decoders import tree_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
-from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree
+from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree, prefix_chances
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, accept_reject, residual, speculative_generate
 from nanogpt.tree import TREE, tree_generate
@@ -281,6 +281,47 @@ def test_a_block_never_keeps_less_and_is_exact(K):
         assert total_variation(completed(outcomes, p, K + 1), own(p, K + 1)) < 1e-12
 
 
+def blocks_of(K, seed, V=3):
+    """(its probability, the guesses, q (K, V), p (K+1, V)) of each block of K guesses.
+
+    p and q are drawn anew after every beginning, as a language has them.
+    """
+    generator = np.random.default_rng(seed)
+    rows = {
+        begun: torch.from_numpy(generator.dirichlet(np.ones(V), 2))
+        for n in range(K + 1)
+        for begun in itertools.product(range(V), repeat=n)
+    }
+    for guesses in itertools.product(range(V), repeat=K):
+        p, q = torch.stack([rows[guesses[:n]] for n in range(K + 1)], dim=1)
+        yield float(q[range(K), guesses].prod()), list(guesses), q[:K], p
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_chance_of_a_prefix_is_how_often_it_is_kept(seed):
+    """Of all blocks that begin alike, by enumeration. Their sum is what a block emits."""
+    K, kept, chances, tokens, sums = 3, {}, {}, 0.0, 0.0
+    for weight, guesses, q, p in blocks_of(K, seed):
+        P = prefix_chances(guesses, q, p)
+        assert len(P) == K + 1 and P[0] == 1
+        one_by_one = (p[range(K), guesses] / q[range(K), guesses]).clip(max=1).cumprod(0).tolist()
+        assert all(a >= b - 1e-12 for a, b in zip(P[1:], one_by_one, strict=True))
+        sums += weight * sum(P)
+        emitted = enumerate_outcomes(
+            lambda rng, block=(guesses, q, p): tuple(accept_blockwise(*block, rng))
+        )
+        for text, chance in emitted.items():
+            tokens += weight * chance * len(text)
+            for n in range(K + 1):
+                begun = tuple(guesses[:n])
+                share = weight * chance * (len(text) > n)
+                kept[begun] = kept.get(begun, 0.0) + share
+                chances[begun] = P[n], float(q[range(n), begun].prod())
+    assert tokens == pytest.approx(sums, abs=1e-12)
+    for begun, (P_i, drawn_so) in chances.items():
+        assert kept[begun] == pytest.approx(P_i * drawn_so, abs=1e-12), begun
+
+
 @pytest.mark.parametrize("q", [Q, row(0, 1, 0), row(0, 0, 1)])
 def test_one_guess_and_sure_guesses_are_judged_alike(q):
     """So the claim that a one-hot q makes a block more conservative is a false alarm."""
@@ -362,5 +403,8 @@ def test_bad_trees_are_refused(rule):
 def test_a_bad_block_is_refused():
     with pytest.raises(ValueError, match=r"candidate 1 at index 0 has q = 0"):
         accept_blockwise([1], row(1, 0, 0)[None], torch.stack([P, P]), RandomSource(0))
-    with pytest.raises(ValueError, match="sum to 1 within"):
-        accept_blockwise([0], Q[None], torch.stack([P, 2 * P]), RandomSource(0))
+    for p, q in ((torch.stack([P, 2 * P]), Q[None]), (torch.stack([P, P]), 2 * Q[None])):
+        with pytest.raises(ValueError, match="sum to 1 within"):
+            accept_blockwise([0], q, p, RandomSource(0))
+        with pytest.raises(ValueError, match="sum to 1 within"):
+            prefix_chances([0], q, p)
