@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from nanogpt.course.chapter_17 import largest_flow, least_cut
 from nanogpt.drafts.grown import Grown
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Tree, autoregressive_generate
@@ -211,6 +212,27 @@ def bound(sets, p=P):
 def test_the_bound(siblings, most):
     sets = enumerate_outcomes(lambda rng: frozenset(drawn(siblings, rng).tokens))
     assert bound(sets) == pytest.approx(most, abs=1e-12)
+    assert least_cut(sets, P.tolist())[0] == pytest.approx(most, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_flow_that_chapter_17_draws_is_the_least_cut(seed):
+    """Any sets of guesses, any p: nothing overflows, and no more than the cut's could flow."""
+    generator, V = np.random.default_rng(seed), 4
+    p, sets = generator.dirichlet(np.ones(V)), {}
+    for n in (1, 2, 3):
+        for tokens in itertools.combinations(range(V), n):
+            if generator.random() < 0.5:
+                sets[frozenset(tokens)] = generator.exponential()
+    sets = {tokens: x / sum(sets.values()) for tokens, x in sets.items()}
+    flow, (most, H) = largest_flow(sets, p), least_cut(sets, p)
+    assert most == pytest.approx(sum(flow.values()), abs=1e-9)
+    assert most == pytest.approx(sum(p[x] for x in H) + sum(sets[s] for s in sets if s - H))
+    assert min(flow.values()) > -1e-12 and all(token in tokens for tokens, token in flow)
+    for x in range(V):
+        assert sum(a for (_, token), a in flow.items() if token == x) <= p[x] + 1e-9
+    for tokens, x in sets.items():
+        assert sum(a for (s, _), a in flow.items() if s == tokens) <= x + 1e-9
 
 
 def test_k_seq_keeps_more_than_one_after_the_other():
