@@ -20,9 +20,10 @@ def accept_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[li
     """The accepted nodes from the root down, and the token that the target adds after them.
 
     target_probs (N+1, V): p after the current token, then after node 0, 1, … The children of a
-    node are tried in order, each against what its rejected siblings left of p (Miao et al. 2024,
-    SpecInfer, VerifyStochastic in algorithm 2). One rule for siblings drawn with replacement,
-    without, and not drawn at all: the difference is in the tree's q.
+    node are tried in order, each against what its rejected siblings left of p: recursive rejection
+    sampling (Jeon et al. 2024, arXiv 2402.14160; Miao et al. 2024, SpecInfer, VerifyStochastic in
+    algorithm 2). One rule for siblings drawn with replacement, without, and not drawn at all: the
+    difference is in the tree's q.
     Raises ValueError if a distribution is none, or a node has q = 0.
     """
     p, q, children = target_probs.numpy(), tree.q.numpy(), tree.children
@@ -46,31 +47,46 @@ def accept_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[li
         path.append(child)
 
 
-def accept_blockwise(
-    candidates: Sequence[int], draft_probs: Tensor, target_probs: Tensor, rng: RandomSource
-) -> list[int]:
-    """The tokens that the round emits, judged as a block: more of them than accept_reject's.
+def prefix_chances(
+    candidates: Sequence[int], draft_probs: Tensor, target_probs: Tensor
+) -> list[float]:
+    """P_0 … P_K: with what chance accept_blockwise keeps the first i candidates, or more.
 
-    draft_probs (K, V) and target_probs (K+1, V) are as in accept_reject, and so is the distribution
-    of what is emitted. With P_i, how likely the target is to have come as far as candidate i (never
-    above 1), and S_i, what p then has in excess of q, the last i with u_i <= S_i / (S_i + 1 - P_i)
-    counts, wherever the candidates before it failed (Sun et al. 2024, arXiv 2403.10444). Coins are
-    tossed from the last candidate back, so that the first one that falls right decides. K may
-    depend on the candidates before the last: with a policy that chooses before each draw, nothing
-    changes, for what is drawn next follows q given its prefix, and the argument needs no more.
+    draft_probs (K, V) and target_probs (K+1, V) are as in accept_reject. P_0 = 1, then
+    P_i = min(1, P_i-1 p/q): the chance given the first i candidates, averaged over those after them
+    and over the coins (Sun et al. 2024, arXiv 2403.10444). So, averaged over drawn blocks,
+    sum(prefix_chances(…)) is the number of tokens that a block emits, without tossing a coin.
     Raises ValueError if a distribution is none, or a candidate has q = 0.
     """
-    p, q, K = target_probs.numpy(), draft_probs.numpy(), len(candidates)
+    p, q, chances = target_probs.numpy(), draft_probs.numpy(), [1.0]
     check_probabilities(p)
     check_probabilities(q)
-    joint = [1.0]  # P_0 … P_K
     for i, token in enumerate(candidates):
         if q.item(i, token) == 0:
             raise ValueError(
                 f"candidate {token} at index {i} has q = 0: the draft returned a token that it "
                 "says it cannot draw; return the q that the token was drawn from"
             )
-        joint.append(min(1.0, joint[i] * p.item(i, token) / q.item(i, token)))
+        chances.append(min(1.0, chances[i] * p.item(i, token) / q.item(i, token)))
+    return chances
+
+
+def accept_blockwise(
+    candidates: Sequence[int], draft_probs: Tensor, target_probs: Tensor, rng: RandomSource
+) -> list[int]:
+    """The tokens that the round emits, judged as a block: more of them than accept_reject's.
+
+    draft_probs (K, V) and target_probs (K+1, V) are as in accept_reject, and so is the distribution
+    of what is emitted. With P_i of prefix_chances, and S_i, the sum of max(0, P_i p - q) after
+    candidate i, the last i with u_i <= S_i / (S_i + 1 - P_i) counts, wherever the candidates before
+    it failed (Sun et al. 2024, arXiv 2403.10444). Coins are tossed from the last candidate back, so
+    that the first one that falls right decides. K may depend on the candidates before the last:
+    with a policy that chooses before each draw, nothing changes, for what is drawn next follows q
+    given its prefix, and the argument needs no more.
+    Raises ValueError if a distribution is none, or a candidate has q = 0.
+    """
+    joint = prefix_chances(candidates, draft_probs, target_probs)  # P_0 … P_K
+    p, q, K = target_probs.numpy(), draft_probs.numpy(), len(candidates)
     if rng.bernoulli(joint[K]):
         return [*candidates, rng.categorical(p[K])]
     above = np.maximum(np.array(joint[:K])[:, None] * p[:K] - q, 0)

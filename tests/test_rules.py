@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from nanogpt.course.chapter_17 import largest_flow, least_cut
 from nanogpt.drafts.grown import Grown
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Tree, autoregressive_generate
@@ -18,7 +19,7 @@ from nanogpt.proof.decoders import tree_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
-from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree
+from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree, prefix_chances
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, accept_reject, residual, speculative_generate
 from nanogpt.tree import TREE, tree_generate
@@ -211,6 +212,27 @@ def bound(sets, p=P):
 def test_the_bound(siblings, most):
     sets = enumerate_outcomes(lambda rng: frozenset(drawn(siblings, rng).tokens))
     assert bound(sets) == pytest.approx(most, abs=1e-12)
+    assert least_cut(sets, P.tolist())[0] == pytest.approx(most, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_flow_that_chapter_17_draws_is_the_least_cut(seed):
+    """Any sets of guesses, any p: nothing overflows, and no more than the cut's could flow."""
+    generator, V = np.random.default_rng(seed), 4
+    p, sets = generator.dirichlet(np.ones(V)), {}
+    for n in (1, 2, 3):
+        for tokens in itertools.combinations(range(V), n):
+            if generator.random() < 0.5:
+                sets[frozenset(tokens)] = generator.exponential()
+    sets = {tokens: x / sum(sets.values()) for tokens, x in sets.items()}
+    flow, (most, H) = largest_flow(sets, p), least_cut(sets, p)
+    assert most == pytest.approx(sum(flow.values()), abs=1e-9)
+    assert most == pytest.approx(sum(p[x] for x in H) + sum(sets[s] for s in sets if s - H))
+    assert min(flow.values()) > -1e-12 and all(token in tokens for tokens, token in flow)
+    for x in range(V):
+        assert sum(a for (_, token), a in flow.items() if token == x) <= p[x] + 1e-9
+    for tokens, x in sets.items():
+        assert sum(a for (s, _), a in flow.items() if s == tokens) <= x + 1e-9
 
 
 def test_k_seq_keeps_more_than_one_after_the_other():
@@ -279,6 +301,47 @@ def test_a_block_never_keeps_less_and_is_exact(K):
         outcomes = judged(accept_blockwise, p, q, K)
         assert accepted_in(outcomes) >= accepted_in(judged(accept_reject, p, q, K)) - 1e-12
         assert total_variation(completed(outcomes, p, K + 1), own(p, K + 1)) < 1e-12
+
+
+def blocks_of(K, seed, V=3):
+    """(its probability, the guesses, q (K, V), p (K+1, V)) of each block of K guesses.
+
+    p and q are drawn anew after every beginning, as a language has them.
+    """
+    generator = np.random.default_rng(seed)
+    rows = {
+        begun: torch.from_numpy(generator.dirichlet(np.ones(V), 2))
+        for n in range(K + 1)
+        for begun in itertools.product(range(V), repeat=n)
+    }
+    for guesses in itertools.product(range(V), repeat=K):
+        p, q = torch.stack([rows[guesses[:n]] for n in range(K + 1)], dim=1)
+        yield float(q[range(K), guesses].prod()), list(guesses), q[:K], p
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_chance_of_a_prefix_is_how_often_it_is_kept(seed):
+    """Of all blocks that begin alike, by enumeration. Their sum is what a block emits."""
+    K, kept, chances, tokens, sums = 3, {}, {}, 0.0, 0.0
+    for weight, guesses, q, p in blocks_of(K, seed):
+        P = prefix_chances(guesses, q, p)
+        assert len(P) == K + 1 and P[0] == 1
+        one_by_one = (p[range(K), guesses] / q[range(K), guesses]).clip(max=1).cumprod(0).tolist()
+        assert all(a >= b - 1e-12 for a, b in zip(P[1:], one_by_one, strict=True))
+        sums += weight * sum(P)
+        emitted = enumerate_outcomes(
+            lambda rng, block=(guesses, q, p): tuple(accept_blockwise(*block, rng))
+        )
+        for text, chance in emitted.items():
+            tokens += weight * chance * len(text)
+            for n in range(K + 1):
+                begun = tuple(guesses[:n])
+                share = weight * chance * (len(text) > n)
+                kept[begun] = kept.get(begun, 0.0) + share
+                chances[begun] = P[n], float(q[range(n), begun].prod())
+    assert tokens == pytest.approx(sums, abs=1e-12)
+    for begun, (P_i, drawn_so) in chances.items():
+        assert kept[begun] == pytest.approx(P_i * drawn_so, abs=1e-12), begun
 
 
 @pytest.mark.parametrize("q", [Q, row(0, 1, 0), row(0, 0, 1)])
@@ -362,5 +425,8 @@ def test_bad_trees_are_refused(rule):
 def test_a_bad_block_is_refused():
     with pytest.raises(ValueError, match=r"candidate 1 at index 0 has q = 0"):
         accept_blockwise([1], row(1, 0, 0)[None], torch.stack([P, P]), RandomSource(0))
-    with pytest.raises(ValueError, match="sum to 1 within"):
-        accept_blockwise([0], Q[None], torch.stack([P, 2 * P]), RandomSource(0))
+    for p, q in ((torch.stack([P, 2 * P]), Q[None]), (torch.stack([P, P]), 2 * Q[None])):
+        with pytest.raises(ValueError, match="sum to 1 within"):
+            accept_blockwise([0], q, p, RandomSource(0))
+        with pytest.raises(ValueError, match="sum to 1 within"):
+            prefix_chances([0], q, p)

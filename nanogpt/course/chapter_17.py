@@ -6,6 +6,7 @@ The turn: accept a path of a tree.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
@@ -16,7 +17,17 @@ from nanogpt.generate import Tree
 from nanogpt.proof.exact import Branch, enumerate_outcomes, total_variation
 from nanogpt.rules import accept_tree
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
-from nanogpt.show.figures import ACCEPTED, GREY, REJECTED, RESAMPLED, STYLE, Picture, shown
+from nanogpt.show.figures import (
+    ACCEPTED,
+    GREY,
+    REJECTED,
+    RESAMPLED,
+    SERIES,
+    STYLE,
+    TARGET,
+    Picture,
+    shown,
+)
 from nanogpt.speculative import residual
 
 P, Q, Q_LATER = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.5, 0.5, 0.0]  # Q_LATER: Q without c
@@ -32,13 +43,18 @@ TREES = {  # what it is: tokens, parents, q of each node, the simplest first
     "three siblings": ([2, 1, 0], [-1] * 3, [Q, Q_LATER, [1, 0, 0]]),
     "a second sibling with a child": ([2, 1, 1], [-1, -1, 1], [Q, Q_LATER, Q]),
     "two levels, siblings apart": ([2, 1, 1, 0, 2], [-1, 0, -1, 0, 2], [Q, Q, Q_LATER, P, P]),
+    "a chain of three": ([2, 0, 1], [-1, 0, 1], [Q, Q_LATER, P]),
+    "four levels, siblings on the last": (
+        *([2, 0, 1, 0, 2], [-1, 0, 1, 2, 2]),
+        [Q, P, Q, Q, [0, 0.25, 0.75]],
+    ),
 }
 
 
 def judge(mine: Callable) -> None:
     """mine(tree, target_probs, rng) accepts a path and adds a token as the rule of chapter 17 does.
 
-    Judged by the exact distribution of (path, token) on ten small trees, not by its draws.
+    Judged by the exact distribution of (path, token) on a dozen small trees, not by its draws.
     Raises AssertionError with the likeliest slip.
     """
     seen, right = {}, {}
@@ -113,7 +129,7 @@ def wrong_rule(tree, target_probs, rng, slip):
             return path, rng.categorical(row if slip == "fresh" else left)
         path.append(child)
         node = child
-        if slip == "shallow":
+        if len(path) == {"shallow": 1, "two levels": 2, "three levels": 3}.get(slip):
             return path, rng.categorical(p[node + 1])
 
 
@@ -127,6 +143,8 @@ SLIPS = {
     "copies": "a copy of a rejected token is skipped; it was drawn, so it is judged like others",
     "zeroed": "a rejection takes away the whole q of the node, not just its token",
     "shallow": "an accepted node's children are never looked at; go on below it",
+    "two levels": "the walk ends after two levels; go on below each node that is kept",
+    "three levels": "the walk ends after three levels; go on below each node that is kept",
     "row": "p is read from a wrong row: after node i it is target_probs[i + 1]",
 }
 
@@ -212,40 +230,183 @@ def told_and_made(
     return axes.figure
 
 
+def joint_of_k_seq(
+    p: np.ndarray, q: np.ndarray, k: int, rho: float
+) -> dict[tuple[tuple[int, ...], int], float]:
+    """{(the k guesses, the token): probability} of k-SEQ, for exercise 1; p and q (V,)."""
+    keep = np.minimum(1, p / (rho * q))
+    rest = (p - (1 - (1 - (q * keep).sum()) ** k) * q * keep / (q * keep).sum()).clip(0)
+    rest, joint = rest / max(rest.sum(), 1e-300), {}
+    for guesses in itertools.product(range(len(p)), repeat=k):
+        reached = float(q[list(guesses)].prod())
+        for x in guesses:
+            joint[guesses, x] = joint.get((guesses, x), 0.0) + reached * keep[x]
+            reached *= 1 - keep[x]
+        for x, share in enumerate(rest):
+            joint[guesses, x] = joint.get((guesses, x), 0.0) + reached * share
+    return joint
+
+
+def best_rho(p: np.ndarray, q: np.ndarray, k: int) -> tuple[float, float]:
+    """(the least ρ that k-SEQ allows, what it keeps): 1 - (1 - β)^k = ρβ, by halving."""
+    low, high = 1.0, float(k)
+    for _ in range(60):
+        rho = (low + high) / 2
+        beta = np.minimum(q, p / rho).sum()
+        low, high = (rho, high) if 1 - (1 - beta) ** k > rho * beta else (low, rho)
+    return rho, 1 - (1 - beta) ** k
+
+
+def least_cut(sets: Mapping[frozenset[int], float], p: Sequence[float]) -> tuple[float, set[int]]:
+    """(the most that can flow, the tokens H of the cut): basins in H, springs with one outside."""
+    cuts = [{*H} for n in range(len(p) + 1) for H in itertools.combinations(range(len(p)), n)]
+    caps = [sum(p[x] for x in H) + sum(a for s, a in sets.items() if s - H) for H in cuts]
+    return min(zip(caps, cuts, strict=True), key=lambda pair: pair[0])
+
+
+def largest_flow(
+    sets: Mapping[frozenset[int], float], p: Sequence[float]
+) -> dict[tuple[frozenset[int], int], float]:
+    """{(set of guesses, token): amount}: as much of the sets as fits into their tokens' p.
+
+    A set fills a token that has room; if none has, another set makes room by filling another token.
+    """
+    flow, filled = {(s, x): 0.0 for s in sets for x in s}, [0.0] * len(p)
+    for spring in sorted(sets, key=sorted):
+        amount = sets[spring]
+        while amount > 1e-12:
+            ways, seen = [[(spring, x)] for x in sorted(spring)], set()
+            for way in ways:
+                x = way[-1][1]
+                if filled[x] < p[x] - 1e-12:
+                    break
+                if x not in seen:
+                    others = [s for s in sorted(sets, key=sorted) if flow.get((s, x), 0) > 1e-12]
+                    ways += [[*way, (s, y)] for s in others for y in sorted(s)]
+                    seen.add(x)
+            else:  # the rest spills
+                break
+            back = [(s, before) for (_, before), (s, _) in itertools.pairwise(way)]
+            part = min(amount, p[x] - filled[x], *(flow[pair] for pair in back))
+            for pair in way:
+                flow[pair] += part
+            for pair in back:
+                flow[pair] -= part
+            filled[x], amount = filled[x] + part, amount - part
+    return flow
+
+
+@mpl.rc_context(STYLE)
+def springs_and_basins(
+    sets: Mapping[frozenset[int], float], p: Sequence[float], letters: str, title: str
+) -> Picture:
+    """Sets of guesses as springs above, tokens as basins below, a largest flow between them.
+
+    sets: {set of guesses: probability}. What the least cut goes through has a thick dashed edge.
+    """
+    axes, (most, H), flow = sheet(title, 9.4, 4.5), least_cut(sets, p), largest_flow(sets, p)
+    order, wide = sorted(sets, key=lambda s: (sum(s) / len(s), len(s))), 80 / len(sets)
+    gap, filled = 80 / len(p), [sum(flow.get((s, x), 0) for s in sets) for x in range(len(p))]
+    words(axes, 1, 6, "springs:\nguesses", ha="left", fontsize=9)
+    words(axes, 1, 32, "basins:\ntokens", ha="left", fontsize=9)
+    for i, spring in enumerate(order):
+        x, name = 13 + wide * i, " ".join(letters[token] for token in sorted(spring))
+        spills = sets[spring] - sum(flow[spring, token] for token in spring)
+        over = f"\n{spills:.2f} spills" if spills > 1e-12 else ""
+        box(axes, x, 3, wide - 3, 6, f"{name}: {sets[spring]:.2f}{over}", "target")
+        mark_cut(axes, (x, 3, wide - 3, 6), bool(spring - H))
+        for token in sorted(spring):
+            amount, start = flow[spring, token], (x + (wide - 3) / 2, 9.7)
+            end = 13 + gap * token + (gap - 4) * (i + 1) / (len(order) + 1), 27.2
+            arrow(axes, start, end, *((TARGET, "-") if amount > 1e-12 else (GREY, ":")))
+            if amount > 1e-12:
+                middle = [a + 0.2 * (b - a) for a, b in zip(start, end, strict=True)]
+                paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+                words(axes, *middle, f"{amount:.2f}", fontsize=8, bbox=paper)
+    for token, held in enumerate(p):
+        place = 13 + gap * token, 28, gap - 4, 8
+        box(axes, *place, kind="gone")
+        level = 8 * filled[token] / held
+        axes.add_patch(mpl.patches.Rectangle((place[0], 36 - level), gap - 4, level, fc="#D6E6F2"))
+        said = f"{letters[token]} holds {held:.2f}\n{filled[token]:.2f} came"
+        words(axes, place[0] + gap / 2 - 2, 32, said)
+        mark_cut(axes, place, token in H)
+    said = f"dashed: the cut, {most:.2f} in all; so much flows, and no more can"
+    words(axes, 53, 41, said, color=REJECTED)
+    return axes.figure
+
+
+def mark_cut(axes: mpl.axes.Axes, place: tuple[float, float, float, float], cut: bool) -> None:
+    """A thick dashed edge around a place (x, y, width, height), if the cut goes through it."""
+    x, y, w, h = place
+    edge = {"fill": False, "edgecolor": REJECTED, "linewidth": 2.6, "linestyle": (0, (3, 1.5))}
+    if cut:
+        axes.add_patch(mpl.patches.Rectangle((x - 0.6, y - 0.6), w + 1.2, h + 1.2, **edge))
+
+
 @mpl.rc_context(STYLE)
 def coins_of_a_block(
     guesses: str,
     one_by_one: Sequence[tuple[float, bool]],
     block: Sequence[tuple[float, bool]],
+    P: Sequence[float],
     title: str,
 ) -> Picture:
     """The same guesses judged both ways: (chance, whether the coin falls right) of each guess.
 
-    Above, from the first guess on, until one fails; below, from the last back, until one falls
-    right.
+    Above, P_0 … P_K as a line beside the product of the chances one by one. Below, coins from the
+    first guess on, until one fails, and from the last back, until one falls right.
     """
-    axes, wide = sheet(title, 9.4, 4.1), min(12.0, 70 / len(guesses))
-    first = next((i for i, (_, right) in enumerate(one_by_one) if not right), len(guesses))
-    last = max((i for i, (_, right) in enumerate(block) if right), default=-1)
-    for y, name, coins, kept in (
-        (4, "one by one", one_by_one, first),
-        (24, "as a block", block, last + 1),
+    axes, wide = sheet(title, 9.4, 5.7), min(12.0, 70 / len(guesses))
+    at = [19 + wide * (i + 0.5) - 0.75 for i in range(-1, len(guesses))]
+    alone = np.cumprod([1.0, *(chance for chance, _ in one_by_one)])
+    words(axes, 1, 4, "chance that\nat least so\nmany stand", ha="left", fontweight="bold")
+    for y, label, (colour, dash, marker, _), up in (
+        (alone, "one by one: the product", SERIES[0], 2.2),
+        (P, "as a block: P", SERIES[1], -2.2),
     ):
-        words(axes, 1, y + 4.5, name, ha="left", fontweight="bold")
-        forward = name == "one by one"
-        for i, (letter, (chance, right)) in enumerate(zip(guesses, coins, strict=True)):
-            x, tossed = 19 + wide * i, i <= first if forward else i >= last
-            kind = "accepted" if i < kept else "rejected" if i == kept else "gone"
-            box(axes, x, y, wide - 1.5, 4, shown(letter), kind)
-            mark = ("✓" if right else "✗") if tossed else "not tossed"
-            colour = (ACCEPTED if right else REJECTED) if tossed else GREY
-            words(axes, x + wide / 2 - 0.7, y + 6, f"{chance:.2f}", fontsize=9)
-            words(
-                axes, x + wide / 2 - 0.7, y + 8.4, mark, color=colour, fontsize=13 if tossed else 7
-            )
-        start, end = (19, 17 + wide * len(guesses))[:: 1 if forward else -1]
-        arrow(axes, (start, y + 11), (end, y + 11))
-        order = "coins from the first on, to the first ✗" if forward else "coins from the last back"
-        said = order if forward else f"{order}, to the first ✓"
-        words(axes, 19 + wide * len(guesses) / 2, y + 13, f"{said}: {kept} kept", fontsize=9)
+        axes.plot(at, [17 - 14 * x for x in y], color=colour, linestyle=dash, marker=marker)
+        words(
+            axes,
+            at[-1] + 0.5 * wide,
+            3.5 if up < 0 else 8,
+            label.replace(": ", ":\n"),
+            ha="left",
+            fontsize=8,
+            color=colour,
+        )
+        for x, value in zip(at[1:], y[1:], strict=True):
+            words(axes, x, 17 - 14 * value + up, f"{value:.2f}", fontsize=8, color=colour)
+    for y, name, coins in ((23, "one by one", one_by_one), (41, "as a block", block)):
+        row_of_coins(axes, y, wide, name, guesses, coins)
     return axes.figure
+
+
+def row_of_coins(
+    axes: mpl.axes.Axes,
+    y: float,
+    wide: float,
+    name: str,
+    guesses: str,
+    coins: Sequence[tuple[float, bool]],
+) -> None:
+    """The guesses in boxes, the chance of each one's coin, and whether it was tossed, and fell."""
+    forward, falls = name == "one by one", [right for _, right in coins]
+    first = falls.index(False) if False in falls else len(coins)
+    last = max((i for i, right in enumerate(falls) if right), default=-1)
+    kept = first if forward else last + 1
+    words(axes, 1, y + 4.5, name, ha="left", fontweight="bold")
+    for i, (letter, (chance, right)) in enumerate(zip(guesses, coins, strict=True)):
+        x, tossed = 19 + wide * i, i <= first if forward else i >= last
+        kind = "accepted" if i < kept else "rejected" if i == kept else "gone"
+        box(axes, x, y, wide - 1.5, 4, shown(letter), kind)
+        mark = ("✓" if right else "✗") if tossed else "not tossed"
+        colour = (ACCEPTED if right else REJECTED) if tossed else GREY
+        middle = x + wide / 2 - 0.7
+        words(axes, middle, y + 6, f"{chance:.2f}", fontsize=9)
+        words(axes, middle, y + 8.4, mark, color=colour, fontsize=13 if tossed else 7)
+    start, end = (19, 17 + wide * len(guesses))[:: 1 if forward else -1]
+    arrow(axes, (start, y + 11), (end, y + 11))
+    order = "coins from the first on, to the first ✗"
+    order = order if forward else "coins from the last back, to the first ✓"
+    words(axes, 19 + wide * len(guesses) / 2, y + 13, f"{order}: {kept} kept", fontsize=9)

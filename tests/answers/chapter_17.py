@@ -26,6 +26,8 @@ def accept(*changes):
     return wrong
 
 
+TWO_LEVELS = "    return path, rng.categorical(p[node + 1])\n"
+
 K_SEQ = """
 def my_k_seq(tokens, p, q, rho, rng):
     for x in tokens:
@@ -42,6 +44,27 @@ def k_seq(old, new):
     """The right answer with one place changed."""
     assert K_SEQ.count(old) == 1, old
     return K_SEQ.replace(old, new)
+
+
+GAIN = """
+def my_gain(p, q, K):
+    gain = 0.0
+    for guesses in product(range(len(q)), repeat=K):
+        chance = q[list(guesses)].prod()
+        if chance == 0:
+            continue
+        P = alone = 1.0
+        for x in guesses:
+            P, alone = min(1.0, P * p[x] / q[x]), alone * min(1.0, p[x] / q[x])
+            gain += chance * (P - alone)
+    return gain
+"""
+
+
+def gain(old, new):
+    """The right answer with one place changed."""
+    assert GAIN.count(old) == 1, old
+    return GAIN.replace(old, new)
 
 
 RIGHT = {
@@ -100,8 +123,30 @@ def my_k_seq(tokens, p, q, rho, rng):
 """,
     ],
     2: [
-        "def my_alarms():\n    return False, False, True",
-        "def my_alarms():\n    return [0, 0, 1]",
+        GAIN,
+        # beginning by beginning, with how likely the draft is to come there; a NumPy number
+        """
+def my_gain(p, q, K):
+    begun, gain = [(1.0, 1.0, 1.0)], np.float64(0)
+    for _ in range(K):
+        begun = [
+            (chance * q[x], min(1, P * p[x] / q[x]), alone * min(1, p[x] / q[x]))
+            for chance, P, alone in begun
+            for x in np.flatnonzero(q)
+        ]
+        gain += sum(chance * (P - alone) for chance, P, alone in begun)
+    return gain
+""",
+        # with the chapter's own functions
+        """
+def my_gain(p, q, K):
+    ps, qs, gain = torch.tensor(np.array([p] * (K + 1))), torch.tensor(np.array([q] * K)), 0
+    for guesses in product(np.flatnonzero(q).tolist(), repeat=K):
+        better = sum(prefix_chances(guesses, qs, ps)[1:])
+        better -= alone(list(guesses), qs, ps).cumprod().sum()
+        gain += q[list(guesses)].prod() * better
+    return torch.tensor(gain)
+""",
     ],
 }
 
@@ -150,6 +195,9 @@ WRONG = {
             ),
             "an accepted node's children are never looked at",
         ),
+        # levels written out by hand: as deep as the trees that one thinks of
+        (accept(("while True", "for _ in range(2)")) + TWO_LEVELS, "ends after two levels"),
+        (accept(("while True", "for _ in range(3)")) + TWO_LEVELS, "ends after three levels"),
         (accept(("left = p[node + 1]", "left = p[node]")), "read from a wrong row"),
         (accept(("path.append(child)", "path.append(x)")), "indices of nodes, not tokens"),
         (
@@ -199,11 +247,41 @@ WRONG = {
             "what is missing of p?",
         ),
         (k_seq("    return rng", "    rng"), "nothing came back"),
+        # exact, and not k-SEQ: what is kept is another question
+        ("def my_k_seq(tokens, p, q, rho, rng):\n    return rng.categorical(p)", "not k-SEQ"),
+        (
+            """
+def my_k_seq(tokens, p, q, rho, rng):
+    for x in tokens:  # one after the other
+        if rng.bernoulli(min(1.0, p[x] / q[x])):
+            return x
+        p = residual(p, q)
+    return rng.categorical(p)
+""",
+            "not k-SEQ",
+        ),
+        (
+            """
+def my_k_seq(tokens, p, q, rho, rng):
+    if rng.bernoulli(min(1.0, p[tokens[0]] / q[tokens[0]])):  # the first guess alone
+        return tokens[0]
+    return rng.categorical(residual(p, q))
+""",
+            "not k-SEQ",
+        ),
+        (
+            k_seq("    for x in tokens", "    rho = float(len(tokens))\n    for x in tokens"),
+            "not k-SEQ",
+        ),
     ],
     2: [
-        ("def my_alarms():\n    return True, False, True", "EAGLE#329: you say True"),
-        ("def my_alarms():\n    return False, True, True", "vllm#40819: you say True"),
-        ("def my_alarms():\n    return False, False, False", "off by 0.333"),
-        ("def my_alarms():\n    return None", "return three booleans"),
+        (gain("min(1.0, P * p[x] / q[x])", "P * p[x] / q[x]"), "enumeration of both rules"),
+        (gain("min(1.0, P * p[x] / q[x])", "P * min(1.0, p[x] / q[x])"), "you say 0.0000"),
+        (gain("chance * (P - alone)", "(P - alone) / len(q) ** K"), "enumeration of both rules"),
+        (gain("            gain += ", "        gain += "), "enumeration of both rules"),
+        (gain("q[list(guesses)].prod()", "p[list(guesses)].prod()"), "enumeration of both rules"),
+        (gain("    return gain", "    return gain / K"), "enumeration of both rules"),
+        (gain("    return gain", "    gain"), "is not one number"),
+        (gain("    return gain", "    return p - q"), "is not one number"),
     ],
 }
