@@ -215,7 +215,7 @@ def guessing_itself(
 
 @mpl.rc_context(STYLE)
 def three_ways(last: str, tokens: str, title: str) -> Picture:
-    """Three ways to guess more than one token ahead, side by side, after the target has read `last`.
+    """Three ways to guess more than one token ahead, side by side, after a target has read `last`.
 
     tokens: the next token and the two after it, which all three are asked for.
     """
