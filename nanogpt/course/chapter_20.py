@@ -48,7 +48,10 @@ def judge(mine: Callable) -> None:
 def answer_of(
     mine: Callable, head: EagleHead, hidden: Tensor, tokens: Tensor
 ) -> tuple[object, float]:
-    """What `mine` returns, and its value; it is handed copies, which have to stay as they are."""
+    """What `mine` returns, and its value; it is handed copies, which have to stay as they are.
+
+    Raises AssertionError if it stops, changes them, or returns no number.
+    """
     states, given = hidden * 1, tokens.clone()  # a part of a graph, as in training
     try:
         got = mine(head, states, given)

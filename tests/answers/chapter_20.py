@@ -308,7 +308,7 @@ def my_alpha(p, q):
 def my_least_alpha(K, guess, wide):
     return guess + wide - 1  # right for a single guess only
 """,
-            "3 guesses",
+            "K = 3",
         ),
         (
             """
@@ -332,7 +332,7 @@ def my_least_alpha(K, guess, wide):
     pays = sum(alphas**d for d in range(K + 1)) >= guess + wide  # one guess is paid for
     return alphas[pays][0] if pays.any() else np.inf
 """,
-            "3 guesses",
+            "K = 3",
         ),
     ],
     3: [
