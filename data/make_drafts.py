@@ -2,7 +2,8 @@
 
     python data/make_drafts.py                 all of them
     python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop, exits,
-                                               layerskip, medusa, medusa2, mtp, eagle, eagle3,
+                                               layerskip, medusa, medusa2, mtp,
+                                               ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block
 
 The target writes six million characters, 512 texts side by side, and its probabilities are kept.
@@ -398,6 +399,85 @@ def make_mtp(tokenizer, steps: int = 7500, more: int = 1000) -> None:
     print(eagle.MTP.relative_to(DATA_DIR), facts)
 
 
+def make_ahead(tokenizer, steps: int = 200, seeds: int = 3, pairs: int = 10) -> None:
+    """Did the trunk that mtp trained learn to look ahead? For several seeds, into mtp's facts.
+
+    The same fresh layer learns on frozen trunks, from the same batches: the shipped one, mtp's, and
+    LayerSkip's, a training that differs, too, and never asked the second question. And chapter 20's
+    pairs of small targets, trained with and without a layer.
+    """
+    started = time.monotonic()
+    corpus = torch.tensor(tokenizer.encode(load_corpus().text))
+    facts = checkpoint.read_header(eagle.MTP)["facts"]
+    trunks = {
+        "plain": checkpoint.load()[0],
+        "mtp": eagle.load_mtp()[0],
+        "layerskip": itself.load_layerskip(),
+    }
+    found = {
+        f"{name}, own embeddings" if own else name: np.transpose(
+            [fresh_layer(trunk, corpus, steps, seed, own) for seed in range(1, seeds + 1)]
+        ).round(4)
+        for own in (False, True)
+        for name, trunk in trunks.items()
+        if not (own and name == "layerskip")
+    }
+    facts["ahead"] = {
+        "steps": steps,
+        "nats": {name: nats.tolist() for name, (nats, _) in found.items()},
+        "alpha": {name: alpha.tolist() for name, (_, alpha) in found.items()},
+        "pairs": [round(gap_of_a_pair(corpus, seed), 4) for seed in range(1, pairs + 1)],
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    eagle.save_mtp(eagle.MTP, *eagle.load_mtp(), tokenizer, facts)
+    print(eagle.MTP.relative_to(DATA_DIR), facts["ahead"])
+
+
+def fresh_layer(trunk, corpus, steps: int, seed: int, own: bool) -> tuple[float, float]:
+    """A layer that learns on a frozen trunk: its nats per token, and α, where it never learned.
+
+    own: it learns embeddings and an lm_head of its own, too, so that only the states differ.
+    """
+    data, unseen = train_val_split(corpus)
+    torch.manual_seed(seed)
+    layer, others = eagle.EagleHead(trunk.config, norms=True), GPTLanguageModel(trunk.config)
+    layer.share(others if own else trunk)
+    learns = torch.nn.ModuleList([layer, *(layer.shared if own else ())])
+    fast = FusedLanguageModel(trunk.requires_grad_(False))
+
+    def loss(x, y, generator):
+        return eagle.mtp_loss(layer, fast.trunk(x)[0], torch.cat([x, y[:, -1:]], dim=1))
+
+    batches, optimizer = on_windows(loss, data, fast, 8), make_optimizer(learns)
+    run(f"fresh, seed {seed}", learns, optimizer, batches, steps, seed=seed)
+    found = []
+    with torch.no_grad():
+        for x in unseen.unfold(0, trunk.config.block_size, trunk.config.block_size).split(64):
+            hidden, _ = fast.trunk(x)
+            p = torch.softmax(fast.lm_head(hidden[:, 1:-1]), dim=-1)
+            said = layer.logits(layer(hidden[:, :-2], x[:, 1:-1])[0])
+            nats = F.cross_entropy(said.transpose(1, 2), x[:, 2:], reduction="none")
+            alpha = torch.minimum(p, torch.softmax(said, dim=-1)).sum(-1)
+            found.append(torch.stack([nats.mean(1), alpha.mean(1)]))
+    return tuple(torch.cat(found, dim=1).mean(1).tolist())
+
+
+def gap_of_a_pair(corpus, seed: int, steps: int = 100) -> float:
+    """Validation nats of a small target trained with a layer, minus those of one without.
+
+    The same start and the same batches, as chapter 20 shows them.
+    """
+    data, unseen = train_val_split(corpus)
+    small = GPTConfig(block_size=64, n_layer=2, n_head=2, n_embd=32)
+    torch.manual_seed(seed)
+    alone = GPTLanguageModel(small)
+    joined, head = copy.deepcopy(alone), eagle.EagleHead(small, norms=True)
+    run(f"alone {seed}", alone, make_optimizer(alone), on_text(alone, data), steps, seed=seed)
+    both, joint = torch.nn.ModuleList([joined, head]), eagle.JointLoss(joined, head, steps)
+    run(f"joined {seed}", both, make_optimizer(both), on_pairs(joint, data), steps, seed=seed)
+    return evaluate(joined, unseen) - evaluate(alone, unseen)
+
+
 def make_stop(target, positions: int = 50_000) -> None:
     """Fit the stop rule to how much of q the target shares, on texts that the tree has not seen."""
     tokens, probs = write_texts(target, 64, 1000, seed=3)
@@ -432,6 +512,7 @@ def main(names: list[str]) -> None:
         "medusa": lambda: make_medusa(target, tokenizer),
         "medusa2": lambda: make_medusa2(*checkpoint.load()),
         "mtp": lambda: make_mtp(tokenizer),
+        "ahead": lambda: make_ahead(tokenizer),  # into mtp's file
         "eagle": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE, match=True, noise=0.1),
         "eagle3": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE3, (1, 2, 4), unroll=3),
         "ablation": lambda: make_ablation(*checkpoint.load()),  # into eagle's file

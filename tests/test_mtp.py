@@ -66,6 +66,17 @@ def test_the_state_is_that_of_the_token_before(tiny):
     torch.testing.assert_close(mtp_loss(layer, hidden[:, :2], tokens[:, :3]), one)
 
 
+def test_the_question_reaches_every_state_that_has_a_label(tiny):
+    """What tells MTP from a head that is hired later: the trunk hears it, in the last step, too."""
+    layer = random_layer(tiny)
+    tokens = torch.randint(TINY.vocab_size, (2, 9), generator=torch.Generator().manual_seed(1))
+    for steps in (1, 3):
+        hidden = torch.randn(2, 8, TINY.n_embd, dtype=torch.float64, requires_grad=True)
+        mtp_loss(layer, hidden, tokens, steps).backward()
+        reached = hidden.grad.abs().sum(-1) > 0
+        assert reached[:, :-1].all() and not reached[:, -1].any(), steps
+
+
 SMALL = GPTConfig(vocab_size=9, block_size=12, n_layer=1, n_head=2, n_embd=16)
 
 
@@ -189,6 +200,17 @@ def test_only_the_layer_trained_on_its_own_outputs_goes_on(shipped):
     once, again = ([a for a, _ in alphas[name]] for name in ("once", "again"))
     assert once[0] - once[2] > 0.1 > abs(once[0] - again[0])
     assert again[2] > once[2] + 0.1
+
+
+def test_the_file_says_that_the_trunk_looks_ahead_and_nothing_else_does():
+    found = checkpoint.read_header(eagle.MTP)["facts"]["ahead"]
+    nats, alpha = found["nats"], found["alpha"]
+    assert {len(rows) for rows in (*nats.values(), *alpha.values())} == {3}
+    for kind in ("", ", own embeddings"):  # in every seed, with what is shared and without
+        assert max(nats["mtp" + kind]) < min(nats["plain" + kind]) - 0.05
+        assert min(alpha["mtp" + kind]) > max(alpha["plain" + kind])
+    assert abs(sum(nats["layerskip"]) - sum(nats["plain"])) < 0.1  # any other training
+    assert len(found["pairs"]) == 10 and max(found["pairs"]) < 0.05
 
 
 def test_a_file_without_layers_is_refused(tmp_path):

@@ -23,11 +23,38 @@ def judge(mine: Callable) -> None:
 
     The head is small, random and in float64; hidden (2, 8, 4), tokens (2, 9).
     Raises AssertionError for a pair or a label that is shifted, labels that wrap around, a sum
-    where a mean belongs, or a loss without a gradient.
+    where a mean belongs, arguments that are changed, or a loss whose gradient does not reach the
+    states, the layer and what it shares with the target.
     """
     head, hidden, tokens = toy_layer()
+    parts = {"the target's states": hidden, "the layer": head.fc.weight}
+    parts |= zip(("the embeddings", "lm_head"), (x.weight for x in head.shared), strict=True)
+    right = layer_loss(head, hidden, tokens)
+    gradients = torch.autograd.grad(right, list(parts.values()))
+    got, value = answer_of(mine, head, hidden, tokens)
+    fault = slip_of_shift(head, hidden, tokens, value)
+    assert abs(value - right.item()) < 1e-4, (
+        f"windows of 9 tokens: the loss is {value:.4f}, not {right.item():.4f}"
+        + (f"; {fault}" if fault else "; compare what you pair with the picture above")
+    )
+    assert isinstance(got, Tensor) and got.requires_grad, (
+        "the number is right but carries no gradient, so nothing can be trained with it; keep it a "
+        "tensor, without .item() or no_grad"
+    )
+    for (name, part), due in zip(parts.items(), gradients, strict=True):
+        judge_gradient(got, name, part, due)
+
+
+def answer_of(
+    mine: Callable, head: EagleHead, hidden: Tensor, tokens: Tensor
+) -> tuple[object, float]:
+    """What `mine` returns, and its value; it is handed copies, which have to stay as they are.
+
+    Raises AssertionError if it stops, changes them, or returns no number.
+    """
+    states, given = hidden * 1, tokens.clone()  # a part of a graph, as in training
     try:
-        got = mine(head, hidden, tokens)
+        got = mine(head, states, given)
     except (RuntimeError, IndexError, ValueError) as error:
         if isinstance(error, NotImplementedError):
             raise
@@ -35,31 +62,50 @@ def judge(mine: Callable) -> None:
             f"your code stopped with {error}; hidden has 8 places and tokens 9, and the last place "
             "has no label: cut both, so that places, tokens and labels are equally many"
         ) from None
+    for name, now, before in (("hidden", states, hidden), ("tokens", given, tokens)):
+        assert now.shape == before.shape and torch.equal(now, before), (
+            f"your code changed {name} itself, which the target's own loss still needs; "
+            "slice it, or copy it first"
+        )
     try:
-        value = float(got.detach() if isinstance(got, Tensor) else got)
+        return got, float(got.detach() if isinstance(got, Tensor) else got)
     except (TypeError, ValueError, RuntimeError):
         raise AssertionError(f"the loss came as {got!r}; it is one number, in a tensor") from None
-    right = layer_loss(head, hidden, tokens).item()
-    fault = slip_of_shift(head, hidden, tokens, value)
-    assert abs(value - right) < 1e-4, (
-        f"windows of 9 tokens: the loss is {value:.4f}, not {right:.4f}"
-        + (f"; {fault}" if fault else "; compare what you pair with the picture above")
+
+
+def judge_gradient(got: Tensor, name: str, part: Tensor, due: Tensor) -> None:
+    """Raises AssertionError unless the gradient of `got` in this part is `due`, of its shape."""
+    try:
+        (came,) = torch.autograd.grad(got, part, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        raise AssertionError(
+            f"the number is right, but no gradient can be taken of it ({error}); return the loss, "
+            "and leave .backward() to the training"
+        ) from None
+    why = {
+        "the target's states": "the target never hears the second question, and that is all that "
+        "tells this layer from chapter 19's; leave out detach and no_grad"
+    }
+    assert came is not None and came.abs().max() > 0, (
+        f"the number is right, but no gradient reaches {name}: "
+        + why.get(name, "nothing is learned there; leave out detach and no_grad")
     )
-    assert isinstance(got, Tensor) and got.requires_grad, (
-        "the number is right but carries no gradient, so nothing can be trained with it; keep it a "
-        "tensor, without .item() or no_grad"
+    assert torch.allclose(came, due), (
+        f"the number is right, but the gradient in {name} is not the loss's own (off by "
+        f"{float((came - due).abs().max()):.1e}); some of the places are cut off from it"
     )
 
 
 def toy_layer() -> tuple[EagleHead, Tensor, Tensor]:
-    """A random layer for 5 letters, hidden states (2, 8, 4) and tokens (2, 9)."""
+    """A random layer for 5 letters, hidden states (2, 8, 4), with a gradient, and tokens (2, 9)."""
     config = GPTConfig(5, 16, n_layer=1, n_head=2, n_embd=4)
     target, head = GPTLanguageModel(config).double(), EagleHead(config, norms=True).double()
     generator = torch.Generator().manual_seed(0)
     for weight in [*target.parameters(), *head.parameters()]:
         torch.nn.init.normal_(weight, generator=generator)
     hidden = torch.randn(2, 8, 4, dtype=torch.float64, generator=generator)
-    return head.share(target), hidden, torch.randint(5, (2, 9), generator=generator)
+    tokens = torch.randint(5, (2, 9), generator=generator)
+    return head.share(target), hidden.requires_grad_(), tokens
 
 
 def layer_loss(
@@ -168,3 +214,53 @@ def guessing_itself(
     box(axes, right + 4, 11, 9, 3.2, f"{shown(drawn[0])} {drawn[1]:.2f}", "resampled")
     arrow(axes, (right + 4, 12.6), (right, 12.6), RESAMPLED)
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def three_ways(last: str, tokens: str, title: str) -> Picture:
+    """Three ways to guess more than one token ahead, side by side, after a target has read `last`.
+
+    tokens: the next token and the two after it, which all three are asked for.
+    """
+    axes = sheet(title, 10.3, 3.5)
+    words(axes, 17, 4, "heads side by side\n(Gloeckle et al. 2024)")
+    state = box_of_state(axes, 12.5, last)
+    for i, (x, token) in enumerate(zip((2.5, 12.5, 22.5), tokens, strict=True)):
+        box(axes, x, 17, 9, 3.2, f"head {i + 1}", "draft" if i else "target")
+        arrow(axes, state, (x + 4.5, 20.2), TARGET)
+        said(axes, x + 2.5, token, i)
+    words(axes, 17, 32.5, "no head knows what another said")
+    chain(axes, 36, last, tokens, ("module 1", "module 2"))
+    words(axes, 51.5, 4, "a chain of D modules\n(DeepSeek-V3; here D = 2)")
+    words(axes, 51.5, 32.5, "each module has weights of its own")
+    chain(axes, 70.5, last, tokens, ("layer", "again"))
+    words(axes, 86, 4, "one layer, used again\n(GLM-4.5, and ours)")
+    words(axes, 86, 32.5, "the second time, on its own output")
+    return axes.figure
+
+
+def box_of_state(axes: mpl.axes.Axes, x: float, last: str) -> tuple[float, float]:
+    """Draws the target's state of the token `last`; the middle of the box's upper edge."""
+    box(axes, x, 26, 9, 3.2, f"state of {shown(last)}", "target")
+    return x + 4.5, 26
+
+
+def said(axes: mpl.axes.Axes, x: float, token: str, place: int) -> None:
+    """A token that has been said, the target's own at place 0, above the box that said it."""
+    box(axes, x, 9, 4, 3.2, shown(token), "draft" if place else "resampled")
+    arrow(axes, (x + 2, 17), (x + 2, 12.2), DRAFT if place else TARGET)
+
+
+def chain(axes: mpl.axes.Axes, x: float, last: str, tokens: str, modules: tuple[str, str]) -> None:
+    """The lm_head and two modules in a row: each reads the token before, and what came out."""
+    state = box_of_state(axes, x, last)
+    for i, name in enumerate(("lm_head", *modules)):
+        left = x + 11 * i
+        box(axes, left, 17, 9, 3.2, name, "draft" if i else "target")
+        said(axes, left + 2.5, tokens[i], i)
+        if i:  # the token before it, from above
+            colour = DRAFT if i > 1 else RESAMPLED
+            arrow(axes, (left - 4.5, 10.6), (left + 1.2, 17), colour, bend=-0.15)
+    arrow(axes, state, (x + 4.5, 20.2), TARGET)
+    arrow(axes, (state[0] + 4.5, 27.6), (x + 15.5, 20.2), TARGET, bend=0.3)
+    arrow(axes, (x + 20, 18.6), (x + 22, 18.6), DRAFT)

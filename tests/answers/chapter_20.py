@@ -27,6 +27,19 @@ def my_mtp_loss(head, hidden, tokens):
     labels[:, :-1] = tokens[:, 2:]
     return F.cross_entropy(head.logits(out).transpose(1, 2), labels)
 """,
+        """
+def my_mtp_loss(head, hidden, tokens):
+    (out,) = head.unrolled(hidden[:, :-1], tokens[:, 1:-1], 1)
+    logs = head.logits(out).log_softmax(-1)
+    return -logs.gather(-1, tokens[:, 2:, None]).mean().view(1)
+""",
+        """
+def my_mtp_loss(head, hidden, tokens):
+    hidden, tokens = hidden.clone(), tokens.clone()  # its own: it may do with them what it likes
+    hidden[:, -1], tokens[:, 0] = 0, 0
+    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+""",
     ],
     1: [
         """
@@ -35,20 +48,40 @@ def my_alpha(p, q):
 """,
         """
 def my_alpha(p, q):
+    return 1 - (p - q).clamp(min=0).sum()  # as much is too little as is too much
+""",
+        """
+def my_alpha(p, q):
     return sum(min(a, b) for a, b in zip(p.tolist(), q.tolist()))
 """,
     ],
     2: [
         """
-def my_least_alpha(guess, wide):
-    return guess + wide - 1
+import math
+
+def my_least_alpha(K, guess, wide):
+    cost, low, high = K * guess + wide, 0.0, 1.0
+    if cost > K + 1:
+        return math.inf
+    for _ in range(50):
+        middle = (low + high) / 2
+        gains = sum(middle**d for d in range(K + 1)) >= cost
+        low, high = (low, middle) if gains else (middle, high)
+    return high
 """,
         """
-def my_least_alpha(guess, wide):
-    for alpha in np.linspace(0, 1, 1_000_001):
-        if 1 + alpha >= guess + wide:
-            return float(alpha)
-    return guess + wide - 1
+def my_least_alpha(K, guess, wide):
+    alphas = np.linspace(0, 1, 100_001)
+    tokens = sum(alphas**d for d in range(K + 1))
+    pays = tokens >= K * guess + wide
+    return alphas[pays][0] if pays.any() else float("inf")
+""",
+        """
+def my_least_alpha(K, guess, wide):  # the roots of 1 + α + … + α^K - cost
+    cost = K * guess + wide
+    roots = np.roots([1.0] * K + [1 - cost])
+    found = [r.real for r in roots if abs(r.imag) < 1e-9 and -1e-9 <= r.real <= 1 + 1e-9]
+    return found[0] if found else np.inf
 """,
     ],
     3: [
@@ -156,6 +189,80 @@ def my_mtp_loss(head, hidden, tokens):
 """,
             "it is one number",
         ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden[:, :-1].detach(), tokens[:, 1:-1])  # a head that was hired later
+    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+""",
+            "no gradient reaches the target's states",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    with torch.no_grad():
+        out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+""",
+            "no gradient reaches the target's states",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+    return torch.tensor(loss.item(), requires_grad=True)
+""",
+            "no gradient reaches the target's states",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    logits = F.linear(head.ln_f(out), head.shared[1].weight.detach())
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 2:].flatten())
+""",
+            "no gradient reaches lm_head",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    states = torch.cat([hidden[:, :4], hidden[:, 4:-1].detach()], dim=1)
+    out, _ = head(states, tokens[:, 1:-1])
+    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+""",
+            "some of the places are cut off",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+    loss.backward()
+    return loss
+""",
+            "leave .backward() to the training",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+    hidden *= 0.5
+    return loss
+""",
+            "changed hidden itself",
+        ),
+        (
+            """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden, tokens[:, 1:])
+    tokens[:, -1] = -100  # nothing is asked for in the last place
+    labels = torch.cat([tokens[:, 2:], tokens[:, -1:]], dim=1)
+    return F.cross_entropy(head.logits(out).flatten(0, 1), labels.flatten())
+""",
+            "changed tokens itself",
+        ),
     ],
     1: [
         (
@@ -180,21 +287,52 @@ def my_alpha(p, q):
 """,
             "three letters",
         ),
+        (
+            """
+def my_alpha(p, q):
+    return 1 - (p - q).abs().max()  # only the worst letter
+""",
+            "two letters too many",
+        ),
+        (
+            """
+def my_alpha(p, q):
+    return 1 - (q - p).max()
+""",
+            "two letters too many",
+        ),
     ],
     2: [
         (
             """
-def my_least_alpha(guess, wide):
-    return guess  # the wider pass is forgotten
+def my_least_alpha(K, guess, wide):
+    return guess + wide - 1  # right for a single guess only
+""",
+            "K = 3",
+        ),
+        (
+            """
+def my_least_alpha(K, guess, wide):
+    cost = K * guess + wide
+    return min(1.0, max(0.0, np.roots([1.0] * K + [1 - cost]).real.max()))
+""",
+            "no α pays",
+        ),
+        (
+            """
+def my_least_alpha(K, guess, wide):
+    return (K * guess + wide - 1) / K  # each guess as if it were always reached
 """,
             "pays back nothing",
         ),
         (
             """
-def my_least_alpha(guess, wide):
-    return (guess + wide) / 2
+def my_least_alpha(K, guess, wide):
+    alphas = np.linspace(0, 1, 10_001)
+    pays = sum(alphas**d for d in range(K + 1)) >= guess + wide  # one guess is paid for
+    return alphas[pays][0] if pays.any() else np.inf
 """,
-            "pays back nothing",
+            "K = 3",
         ),
     ],
     3: [
@@ -224,6 +362,29 @@ def my_best_K(alphas, guess, slope):
     return max(range(1, len(alphas) + 1), key=speed)  # always one guess at least
 """,
             "guesses too dear",
+        ),
+        (
+            """
+def my_best_K(alphas, guess, slope):
+    K, chance = 0, 1.0
+    for alpha in alphas:  # on, while the next guess is kept more often than it costs
+        chance *= alpha
+        if chance <= guess + slope:
+            break
+        K += 1
+    return K
+""",
+            "a good pair, then a weak one",
+        ),
+        (
+            """
+def my_best_K(alphas, guess, slope):
+    def speed(K):
+        return (1 + np.cumprod(alphas[:K]).sum()) / (1 + guess * K + slope * (K + 1))
+
+    return max(range(len(alphas) + 1), key=speed)
+""",
+            "a plain pass costs 1",
         ),
     ],
 }
