@@ -237,48 +237,72 @@ def make_eagle(
 
 
 class Blinkered(eagle.EagleHead):
-    """A head that lacks something: `lacks` is "shift" (each feature beside its own token) or
-    "feature" (zeros in its place)."""
+    """A head that lacks something, at every depth.
 
-    lacks = None
+    shifted: False pairs each feature with its own token. instead (T, C): what stands where the
+    features stood, a row for each place, or None.
+    """
 
-    def unrolled(self, features, tokens, steps):
-        if self.lacks == "shift":
-            tokens = tokens.roll(1, 1)  # the first of a window has no token of its own
-        if self.lacks == "feature":
-            features = torch.zeros_like(features)
-        return super().unrolled(features, tokens, steps)
+    shifted, instead = True, None
+
+    def forward(self, features, tokens, past=None, mask=None):
+        if not self.shifted:
+            tokens = F.pad(tokens[:, :-1], (1, 0))  # the first of a window has no token of its own
+        if self.instead is not None:
+            features = self.instead[: tokens.shape[1]].expand(len(tokens), -1, -1)
+        return super().forward(features, tokens, past, mask)
 
 
-def make_ablation(target, tokenizer, steps: int = 400) -> None:
+@torch.no_grad()
+def alphas_of_net(model, target, windows: torch.Tensor) -> list[tuple[float, float]]:
+    """`eagle.alpha_by_depth` of a model of tokens alone: no depth but the first places differs."""
+    p, q = (torch.softmax(each(windows)[0][:, 1:], -1) for each in (target, model))
+    overlap = torch.minimum(p, q).sum(-1)  # (N, T-1)
+    means = [overlap[:, d:].mean(1) for d in range(4)]
+    return [(float(m.mean()), float(m.std() / len(m) ** 0.5)) for m in means]
+
+
+def make_ablation(target, tokenizer, steps: int = 400, batch_size: int = 8) -> None:
     """What each ingredient of EAGLE is worth: a short training of each, into EAGLE's facts."""
     started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
     data, unseen = train_val_split(torch.tensor(tokenizer.encode(text)))
     windows = unseen.unfold(0, target.config.block_size, target.config.block_size)[:512]
     fast = FusedLanguageModel(target.requires_grad_(False))
-    whole = {"match": True, "noise": 0.1}
+    places = target.position_embedding_table.weight[1:]  # of the pairs' tokens
+    whole, found = {"match": True, "noise": 0.1}, {}
     rows = {  # what is said of it: what it lacks, its layers, how it is trained
-        "EAGLE": (None, None, whole),
-        "without the shift": ("shift", None, whole),
-        "without the feature": ("feature", None, whole),
-        "without noise": (None, None, {"match": True}),
-        "without the feature loss": (None, None, {}),
-        "and unrolled three steps": (None, None, {"unroll": 3}),
-        "three layers, one step": (None, (1, 2, 4), {}),
-        "EAGLE-3: three layers, three steps": (None, (1, 2, 4), {"unroll": 3}),
+        "EAGLE": ({}, None, whole),
+        "without the shift": ({"shifted": False}, None, whole),
+        "without the feature": ({"instead": torch.zeros_like(places)}, None, whole),
+        "the place instead of the feature": ({"instead": places}, None, whole),
+        "without noise": ({}, None, {"match": True}),
+        "without the feature loss": ({}, None, {}),
+        "and unrolled three steps": ({}, None, {"unroll": 3}),
+        "three layers, one step": ({}, (1, 2, 4), {}),
+        "EAGLE-3: three layers, three steps": ({}, (1, 2, 4), {"unroll": 3}),
     }
-    found = {}
     for name, (lacks, layers, how) in rows.items():
         torch.manual_seed(1)
         head = Blinkered(target.config, layers)
-        head.lacks, optimizer = lacks, make_optimizer(head, weight_decay=0.0)
-        loss = eagle_loss(head, fast, data, 8, how)
-        run(name, head, optimizer, loss, steps, peak=1e-2)
-        alphas = eagle.alpha_by_depth(head, fast, windows)
-        found[name] = [[round(x, 5) for x in pair] for pair in alphas]
+        vars(head).update(lacks)
+        loss = eagle_loss(head, fast, data, batch_size, how)
+        run(name, head, make_optimizer(head, weight_decay=0.0), loss, steps, peak=1e-2)
+        found[name] = eagle.alpha_by_depth(head, fast, windows)
+    torch.manual_seed(1)
+    net = GPTLanguageModel(transformer.SMALL)
+    loss = on_windows(
+        lambda x, y, rng: transformer.distil_loss(net, fast, x), data, net, batch_size
+    )
+    run("one layer", net, make_optimizer(net), loss, steps)
+    found["a one-layer net, no feature"] = alphas_of_net(net, fast, windows)
     facts = checkpoint.read_header(eagle.EAGLE)["facts"]
-    seconds = round(time.monotonic() - started, 1)
-    facts["ablation"] = {"steps": steps, "seed": 1, "seconds": seconds, "alpha": found}
+    facts["ablation"] = {
+        "steps": steps,
+        "batch_size": batch_size,
+        "seed": 1,
+        "seconds": round(time.monotonic() - started, 1),
+        "alpha": {name: [[round(x, 5) for x in y] for y in found[name]] for name in found},
+    }
     eagle.save(eagle.EAGLE, eagle.load(), tokenizer, facts)
     print(facts["ablation"])
 

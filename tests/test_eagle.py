@@ -1,6 +1,7 @@
 """EAGLE: chains and trees on the target's features; what no test of the output sees."""
 
 import gc
+import importlib.util
 import itertools
 import math
 import weakref
@@ -10,8 +11,9 @@ import torch
 from conftest import TINY, make_model, read_text, restarts
 
 from nanogpt import checkpoint
+from nanogpt.course.chapter_19 import steps_seen
 from nanogpt.data import DATA_DIR, STAND_IN_FILE, get_batch, read_stand_in, train_val_split
-from nanogpt.drafts import eagle
+from nanogpt.drafts import eagle, transformer
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree, alpha_by_depth, eagle_loss
 from nanogpt.drafts.parallel import depths_of
 from nanogpt.fused import TARGETS, FusedLanguageModel
@@ -114,6 +116,32 @@ def test_the_unrolled_steps_are_what_a_draft_does(layers):
         for own in range(i - s + 1, i + 1):
             out, past = head(out[:, -1:], tokens[:, own : own + 1], past)
         torch.testing.assert_close(outs[s][:, i], out[:, -1])
+
+
+def test_the_masks_of_the_unrolled_steps_by_hand_and_as_drawn():
+    """What each place of a window of five sees, (step, place), and where its picture says so."""
+    target, masks = make_model(), []
+
+    class Watched(EagleHead):
+        def forward(self, features, tokens, past=None, mask=None):
+            masks.append(mask)
+            return super().forward(features, tokens, past, mask)
+
+    blank = torch.zeros(1, 5, TINY.n_embd).double(), torch.zeros(1, 5, dtype=torch.long)
+    Watched(TINY).double().share(target).unrolled(*blank, steps=3)
+    said = {  # of (step, place): all that it sees, as step.place
+        (0, 0): "0.0",
+        (0, 4): "0.0 0.1 0.2 0.3 0.4",
+        (1, 1): "0.0 1.1",
+        (1, 4): "0.0 0.1 0.2 0.3 1.4",
+        (2, 2): "0.0 1.1 2.2",
+        (2, 4): "0.0 0.1 0.2 1.3 2.4",
+    }
+    drawn = steps_seen(masks, "a title").rows
+    for (step, place), right in said.items():
+        seen = [divmod(column, 5) for column in masks[step][place].nonzero().flatten().tolist()]
+        assert " ".join(f"{s}.{i}" for s, i in seen) == right
+        assert f"step {step}, place {place} sees: {right}" in drawn
 
 
 @pytest.mark.parametrize("layers", [(1,), (0, 1), (2, 4), ()])
@@ -517,6 +545,50 @@ def test_what_is_shipped_shows_what_unrolled_training_is_for():
     )
     assert one[0] > 0.7 and three[0] > 0.75
     assert three[0] - three[3] < 0.05 and min(three[1:]) > max(one[1:])
+
+
+def make_drafts():
+    spec = importlib.util.spec_from_file_location("make_drafts", DATA_DIR / "make_drafts.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_left_out_in_the_ablation_is_left_out_at_every_depth():
+    target, make = deep_toy()[0], make_drafts()
+    head, x = random_head(target, cls=make.Blinkered), windows_of(target, 2)
+    features = head.features_of(target, x)[0][:, :-1]
+    head.instead = target.position_embedding_table.weight[1:]
+    outs = head.unrolled(features, x[:, 1:], 3)
+    for other in (torch.zeros_like(features), torch.randn_like(features)):
+        for out, same in zip(outs, head.unrolled(other, x[:, 1:], 3), strict=True):
+            torch.testing.assert_close(out, same, rtol=0, atol=0)
+    for s in (1, 2):  # nothing goes stale: a later guess is the first one
+        torch.testing.assert_close(outs[s][:, s:], outs[0][:, s:])
+    head.instead, head.shifted = None, False
+    out, _ = head(features, x[:, 1:])
+    own = torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:-1]], dim=1)  # each feature's own token
+    torch.testing.assert_close(out, EagleHead.forward(head, features, own)[0])
+
+
+def test_what_is_shipped_was_trained_alike_and_the_net_without_features_lies_between():
+    """One budget for all; EAGLE's first guess is worse than a one-layer net's, EAGLE-3's better."""
+    target, _, windows = unseen()
+    paths = (eagle.EAGLE, eagle.EAGLE3, transformer.DISTILLED)
+    facts = [checkpoint.read_header(path)["facts"] for path in paths]
+    assert len({known["steps"] for known in facts}) == 1
+    assert facts[0]["batch_size"] == facts[1]["batch_size"] == 16  # on_windows' own, as the net's
+    net, fast = transformer.load().model, FusedLanguageModel(target)
+    (alpha, error), *_ = make_drafts().alphas_of_net(net, fast, windows[:128])
+    assert facts[0]["alpha"][0][0] + 4 * error < alpha < facts[1]["alpha"][0][0]
+    rows = facts[0]["ablation"]["alpha"]
+    for name in ("without the feature", "the place instead of the feature"):
+        flat = [alpha for alpha, _ in rows[name]]
+        assert max(flat) - min(flat) < 0.005, "no feature, nothing that goes stale"
+    gone, place, whole = (
+        rows[x][0][0] for x in ("without the feature", "the place instead of the feature", "EAGLE")
+    )
+    assert gone + 0.05 < place < whole - 0.02
 
 
 def test_the_accepted_guesses_are_as_many_as_alpha_says():

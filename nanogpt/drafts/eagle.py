@@ -40,13 +40,9 @@ class EagleHead(nn.Module):
     """
 
     def __init__(self, config: GPTConfig, layers: Sequence[int] | None = None, norms: bool = False):
-        super().__init__()
-        C, L = config.n_embd, config.n_layer
-        if layers is not None and not (len(layers) > 1 and all(1 <= x <= L for x in layers)):
-            raise ValueError(
-                f"layers is {layers}; give two or more of the target's blocks, 1 … {L}, "
-                "or None for its hidden states"
-            )
+        nn.Module.__init__(self)
+        check_layers(layers, config.n_layer)
+        C = config.n_embd
         self.config, self.layers, self.shared = config, layers, ()
         self.mix = nn.Linear(len(layers) * C, C) if layers else nn.Identity()
         self.norm_feature = nn.RMSNorm(C) if norms else nn.Identity()
@@ -136,6 +132,15 @@ class EagleHead(nn.Module):
             outs.append(out)
             features, mask = out.roll(1, 1), torch.cat([mask.roll(1, 0), itself], dim=1)
         return outs
+
+
+def check_layers(layers: Sequence[int] | None, n_layer: int) -> None:
+    """Raise ValueError for one layer alone, or one that is none of the target's n_layer blocks."""
+    if layers is not None and not (len(layers) > 1 and all(1 <= x <= n_layer for x in layers)):
+        raise ValueError(
+            f"layers is {layers}; give two or more of the target's blocks, 1 … {n_layer}, "
+            "or None for its hidden states"
+        )
 
 
 def eagle_loss(

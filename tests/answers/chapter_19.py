@@ -3,28 +3,33 @@
 RIGHT = {
     0: [
         """
-def my_pairs(hidden, tokens, known):  # as EagleDraft.read does it
-    P = len(hidden)
-    return hidden[known:], torch.tensor(tokens[known - P :])
+def my_pairs(hidden, tokens, known):
+    new = len(hidden) - known
+    return hidden[known:], torch.tensor(tokens[len(tokens) - new :])
 """,
         """
-def my_pairs(hidden, tokens, known):
+def my_pairs(hidden, tokens, known):  # rows and tokens in lists
     first = len(tokens) - 1 - len(hidden)  # the first feature's token
     features, after = [], []
     for i in range(known, len(hidden)):
         features.append(hidden[i])
         after.append(tokens[first + i + 1])
-    return torch.stack(features), torch.tensor(after)
+    return features, after
 """,
         """
-def my_pairs(hidden, tokens, known):
-    new = len(hidden) - known
-    return hidden[-new:], tokens[-new:]
+def my_pairs(hidden, tokens, known):  # lined up at their ends, by zip
+    pairs = list(zip(hidden, tokens[-len(hidden) :]))[known:]
+    return [feature for feature, _ in pairs], torch.tensor([x for _, x in pairs]).long()
 """,
         """
 def my_pairs(hidden, tokens, known):
     text = torch.tensor(tokens)[-len(hidden) :]
     return hidden[None, known:], text[None, known:]
+""",
+        """
+def my_pairs(hidden, tokens, known):
+    both = [hidden[known:], tokens[len(tokens) - len(hidden) + known :]]
+    return both
 """,
     ],
     1: [
@@ -52,12 +57,12 @@ def my_rerank(q, parents, n):
     ],
     2: [
         """
-def my_size(C, n):
-    ours = 14 * C * C + 2 * C + C * 5 + 4 * C
-    return ours + (n * C * C + 3 * C if n else 0)
+def my_reads(C, V, n):
+    own = 14 * C * C + 2 * C + C * 5 + 4 * C
+    return own + (n * C * C + 3 * C if n else 0) + V * C
 """,
         """
-def my_size(C, n):
+def my_reads(C, V, n):
     def linear(a, b, bias=True):
         return a * b + b * bias
 
@@ -65,13 +70,36 @@ def my_size(C, n):
     size += linear(C, 4 * C) + linear(4 * C, C) + 2 * (2 * C)
     if n:
         size += linear(n * C, C) + 2 * C
-    return size
+    return size + linear(C, V, False)
 """,
     ],
 }
 
 WRONG = {
     0: [
+        (
+            """
+def my_pairs(hidden, tokens, known):  # -0 is the start
+    return hidden[known:], torch.tensor(tokens[known - len(hidden) :])
+""",
+            "a slice from -0 on",
+        ),
+        (
+            """
+def my_pairs(hidden, tokens, known):
+    new = len(hidden) - known
+    return hidden[-new:], tokens[-new:]
+""",
+            "a slice from -0 on",
+        ),
+        (
+            """
+def my_pairs(hidden, tokens, known):
+    new = len(hidden) - known
+    return hidden[known:], torch.tensor(tokens[len(tokens) - new :]) + 0.4
+""",
+            "they are whole ones",
+        ),
         (
             """
 def my_pairs(hidden, tokens, known):  # no shift
@@ -157,17 +185,24 @@ def my_rerank(q, parents, n):
     2: [
         (
             """
-def my_size(C, n):
-    return 14 * C * C + n * C * C  # biases and norms forgotten
+def my_reads(C, V, n):
+    return 14 * C * C + n * C * C + V * C  # biases and norms forgotten
 """,
-            "C = 64, n = 0",
+            "C = 64, V = 65, n = 0",
         ),
         (
             """
-def my_size(C, n):
-    return 14 * C * C + 11 * C + n * C * C  # mix's bias and the third norm forgotten
+def my_reads(C, V, n):
+    return 14 * C * C + 11 * C + n * C * C + V * C  # mix's bias and the third norm forgotten
 """,
-            "C = 64, n = 3",
+            "C = 64, V = 65, n = 3",
+        ),
+        (
+            """
+def my_reads(C, V, n):  # of the head alone: the lm_head is read, too
+    return 14 * C * C + 11 * C + (n * C * C + 3 * C if n else 0)
+""",
+            "C = 64, V = 65, n = 0",
         ),
     ],
 }
