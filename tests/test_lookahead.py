@@ -1,5 +1,7 @@
 """Drafts without a model: Jacobi's chain and the lookahead window, lossless and in step."""
 
+import itertools
+
 import pytest
 import torch
 from conftest import restarts
@@ -210,6 +212,12 @@ def test_a_proposal_without_a_pass_changes_nothing():
     assert draft.propose(text, 0, Sampling(), RandomSource(0)).tokens == []
 
 
+def test_a_new_window_holds_the_texts_last_tokens_and_repeats_a_short_text():
+    target, draft = toy_target(7, 64), LookaheadDraft(7, 2, 3, 2)
+    assert draft.window(Text(target, [0, 1, 2, 3, 4, 5], 9)).rows == [[2, 3], [4, 5]]
+    assert draft.window(Text(target, [6, 1, 2], 9)).rows == [[2, 6], [1, 2]]
+
+
 class Twice(LookaheadDraft):
     """Asked twice before each pass."""
 
@@ -290,9 +298,18 @@ def test_a_pool_that_reads_holds_the_latest_of_the_text_after_what_the_window_ma
     pool = text.memory(draft, None).pool
     assert pool.after(0) == [(1, 3), (1, 2)] and pool.after(1) == [(2, 0)]
     assert pool.after(3) == [], "nothing follows the current token yet"
-    draft.propose(text, 9, Sampling(), RandomSource(0))
-    assert pool.after(0) == [(1, 3), (1, 2)], "each occurrence is read once"
     assert tree.parents[0] == -1
+
+
+def test_a_reading_pool_is_told_how_much_it_has_read():
+    calls = []
+    draft = chapter.Reading(
+        7, 2, 3, 9, lambda pool, tokens, N, done: calls.append((len(tokens), N, done))
+    )
+    made = tree_generate(toy_target(7, 64), draft, [0, 1, 2], 5, sampling=Sampling(0))
+    ends = itertools.accumulate([3, *(len(r.emitted) for r in made.rounds)])
+    ends = list(ends)[:-1]  # after the last round nobody asks
+    assert calls == [(n, 3, done) for done, n in zip([0, *ends], ends, strict=False)]
 
 
 def test_the_check_of_its_exercise_takes_right_answers_and_refuses_wrong_ones():
