@@ -1,9 +1,13 @@
 """Drafts without a model: Jacobi's chain and the lookahead window, lossless and in step."""
 
+import itertools
+
 import pytest
 import torch
 from conftest import restarts
+from series import NOTEBOOKS, answers
 
+from nanogpt.course import chapter_21 as chapter
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft, NGramPool
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
@@ -21,6 +25,7 @@ SMALL = {
     "window 3 x 2": lambda V: LookaheadDraft(V, 3, 2, 1),
     "one column": lambda V: LookaheadDraft(V, 1, 4, 2),
     "no pool": lambda V: LookaheadDraft(V, 2, 3, 0),
+    "reading": lambda V: chapter.Reading(V, 2, 3, 2),
 }
 every_draft = pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
 
@@ -207,6 +212,12 @@ def test_a_proposal_without_a_pass_changes_nothing():
     assert draft.propose(text, 0, Sampling(), RandomSource(0)).tokens == []
 
 
+def test_a_new_window_holds_the_texts_last_tokens_and_repeats_a_short_text():
+    target, draft = toy_target(7, 64), LookaheadDraft(7, 2, 3, 2)
+    assert draft.window(Text(target, [0, 1, 2, 3, 4, 5], 9)).rows == [[2, 3], [4, 5]]
+    assert draft.window(Text(target, [6, 1, 2], 9)).rows == [[2, 6], [1, 2]]
+
+
 class Twice(LookaheadDraft):
     """Asked twice before each pass."""
 
@@ -275,6 +286,43 @@ def test_the_pool_is_worth_something():
         for draft in (LookaheadDraft(7, 4, 4, 3), LookaheadDraft(7, 4, 4, 0), JacobiDraft(7, 4))
     )
     assert with_pool > without >= 1 and with_pool > chain >= 1
+
+
+# ---- chapter 21: a pool that reads the text
+
+
+def test_a_pool_that_reads_holds_the_latest_of_the_text_after_what_the_window_made():
+    target, draft = toy_target(7, 64, seed=3), chapter.Reading(7, 2, 3, 9)
+    text = Text(target, [0, 1, 2, 0, 1, 3], 20)
+    tree = draft.propose(text, 9, Sampling(), RandomSource(0))
+    pool = text.memory(draft, None).pool
+    assert pool.after(0) == [(1, 3), (1, 2)] and pool.after(1) == [(2, 0)]
+    assert pool.after(3) == [], "nothing follows the current token yet"
+    assert tree.parents[0] == -1
+
+
+def test_a_reading_pool_is_told_how_much_it_has_read():
+    calls = []
+    draft = chapter.Reading(
+        7, 2, 3, 9, lambda pool, tokens, N, done: calls.append((len(tokens), N, done))
+    )
+    made = tree_generate(toy_target(7, 64), draft, [0, 1, 2], 5, sampling=Sampling(0))
+    ends = itertools.accumulate([3, *(len(r.emitted) for r in made.rounds)])
+    ends = list(ends)[:-1]  # after the last round nobody asks
+    assert calls == [(n, 3, done) for done, n in zip([0, *ends], ends, strict=False)]
+
+
+def test_the_check_of_its_exercise_takes_right_answers_and_refuses_wrong_ones():
+    chapter.check_read(chapter.read_along)
+    right, wrong = answers(next(path for path in NOTEBOOKS if path.stem.startswith("21")))
+    for code, why in [*((code, None) for code in right[1]), *wrong[1]]:
+        space = {}
+        exec(code, space)
+        if why is None:
+            chapter.check_read(space["my_read"])
+        else:
+            with pytest.raises(AssertionError, match=why):
+                chapter.check_read(space["my_read"])
 
 
 @pytest.mark.parametrize("wrong", [(0, 3, 1), (2, 1, 1), (2, 3, -1)], ids=str)

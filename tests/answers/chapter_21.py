@@ -52,6 +52,27 @@ def my_jacobi(ask, guesses):
 
     return on(list(guesses), len(guesses))
 """,
+        """
+def my_jacobi(ask, guesses):
+    row = list(guesses)
+    yield list(row)
+    for _ in guesses:
+        new = ask(row)[:-1]
+        if new == row:
+            return
+        row = new
+        yield list(row)
+""",
+        """
+def my_jacobi(ask, guesses):
+    rows = [torch.tensor(guesses)]
+    for _ in range(len(guesses)):
+        row = torch.tensor(ask(rows[-1].tolist())[:-1])
+        if torch.equal(row, rows[-1]):
+            break
+        rows.append(row)
+    return torch.stack(rows)
+""",
     ],
     1: [
         """
@@ -179,6 +200,44 @@ def my_read(pool, tokens, N, done):
 def my_read(pool, tokens, N, done):
     for at in range(max(0, done - N + 1), len(tokens) - N):
         pool.add(tokens[at : at + N])
+""",
+            "calls at",
+        ),
+        (  # the caller's text is eaten up
+            """
+def my_read(pool, tokens, N, done):
+    del tokens[: max(0, done - N + 1)]
+    while len(tokens) >= N:
+        pool.add(tokens[:N])
+        tokens.pop(0)
+""",
+            "changes the text",
+        ),
+        (  # what came before in the text is not new again
+            """
+def my_read(pool, tokens, N, done):
+    known = {tuple(tokens[i : i + N]) for i in range(done - N + 1)}
+    for at in range(max(0, done - N + 1), len(tokens) - N + 1):
+        if tuple(tokens[at : at + N]) not in known:
+            known.add(tuple(tokens[at : at + N]))
+            pool.add(tokens[at : at + N])
+""",
+            "a repeated one, too",
+        ),
+        (  # skips what it has just added
+            """
+def my_read(pool, tokens, N, done):
+    grams = [tuple(tokens[i : i + N]) for i in range(len(tokens) - N + 1)]
+    for gram in dict.fromkeys(grams[max(0, done - N + 1) :]):
+        pool.add(gram)
+""",
+            "a repeated one, too",
+        ),
+        (  # newest first
+            """
+def my_read(pool, tokens, N, done):
+    for end in range(len(tokens), max(done, N - 1), -1):
+        pool.add(tokens[end - N : end])
 """,
             "calls at",
         ),
