@@ -2,7 +2,8 @@
 
     python data/make_drafts.py                 all of them
     python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop, exits,
-                                               layerskip, medusa, medusa2, mtp,
+                                               layerskip, control (into layerskip's file),
+                                               medusa, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block
 
@@ -122,41 +123,44 @@ def make_transformer(target, tokenizer, distilled: bool) -> None:
     print(path.relative_to(DATA_DIR), facts)
 
 
-def make_exits(target, tokenizer, steps: int = 2000) -> None:
-    """Train heads after block 1, 2, 3 of the target as it stands.
+def make_exits(target, tokenizer) -> None:
+    """Train exits of the target as it stands, with each adapter, all from the same passes.
 
-    On its own texts instead of the corpus, they came out the same to 0.001 in α.
+    On its own texts instead of the corpus, linear ones came out the same to 0.001 in α.
     """
-    exits = torch.nn.ModuleDict({str(depth): itself.exit_head(target) for depth in (1, 2, 3)})
-    corpus = load_corpus()
+    depths = {"linear": (1, 2, 3), "hidden layer": (1, 2), "block": (1, 2)}
+    torch.manual_seed(1)
+    exits = torch.nn.ModuleDict(
+        {f"{E} {name}": itself.exit_head(target, name) for name in depths for E in depths[name]}
+    )
+    corpus, fast = load_corpus(), FusedLanguageModel(target.requires_grad_(False))
     data, _ = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     started = time.monotonic()
-    loss = on_windows(lambda x, y, rng: itself.exit_loss(exits, target, x), data, target)
-    losses = run("exits", exits, make_optimizer(exits, weight_decay=0.0), loss, steps)
+    loss = on_windows(lambda x, y, rng: itself.exit_loss(exits, fast, x), data, target)
+    losses = run("exits", exits, make_optimizer(exits, weight_decay=0.0), loss, STEPS)
     facts = {
-        "steps": steps,
+        "steps": STEPS,
+        "seed": 1,
         "seconds": round(time.monotonic() - started, 1),
         "loss": sum(losses[-100:]) / len(losses[-100:]),
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
     }
-    itself.save_exits(itself.EXITS, exits, tokenizer, facts)
+    itself.save_exits(itself.EXITS, exits, target.config, tokenizer, facts)
     print(itself.EXITS.relative_to(DATA_DIR), facts)
 
 
-def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> None:
-    """Train the target on, so that it can be left early; its weights are stored as float16."""
+def train_on(name: str, target, tokenizer, loss: Callable, steps: int, peak: float) -> dict:
+    """Train the target on, on the corpus, and round its weights to float16; how that went."""
     torch.manual_seed(1)
     optimizer, corpus = make_optimizer(target), load_corpus()
     data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
     started = time.monotonic()
-    loss = on_windows(lambda *batch: itself.layerskip_loss(target, *batch), data, target)
-    run("layerskip", target, optimizer, loss, steps, peak=peak)
+    run(name, target, optimizer, on_windows(loss, data, target), steps, peak=peak)
     seconds = round(time.monotonic() - started, 1)
-    half = target.half()
     model = GPTLanguageModel(target.config).eval()
-    model.load_state_dict(half.state_dict())  # float32 again, rounded
-    facts = {
+    model.load_state_dict(target.half().state_dict())  # float32 again, rounded
+    return {
         "from": "target.safetensors",
         "steps": steps,
         "peak": peak,
@@ -167,7 +171,29 @@ def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> 
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
-    checkpoint.save(itself.LAYERSKIP, half, tokenizer, facts)
+
+
+def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> None:
+    """Train the target on, so that it can be left early; its weights are stored as float16."""
+
+    def loss(x, y, generator):
+        return itself.layerskip_loss(target, x, y, generator)
+
+    facts = train_on("layerskip", target, tokenizer, loss, steps, peak)
+    checkpoint.save(itself.LAYERSKIP, target, tokenizer, facts)
+    print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
+
+
+def make_control(target, tokenizer) -> None:
+    """LayerSkip's control, into its facts: as many updates on the same batches, the plain loss."""
+    facts = checkpoint.read_header(itself.LAYERSKIP)["facts"]
+
+    def loss(x, y, generator):
+        return target(x, y)[1]
+
+    found = train_on("control", target, tokenizer, loss, facts["steps"], facts["peak"])
+    facts["control"] = {name: found[name] for name in ("seconds", "val_loss", "torch", "threads")}
+    checkpoint.save(itself.LAYERSKIP, itself.load_layerskip().half(), tokenizer, facts)
     print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
 
 
@@ -533,6 +559,7 @@ def main(names: list[str]) -> None:
         "stop": lambda: make_stop(target),
         "exits": lambda: make_exits(target, tokenizer),
         "layerskip": lambda: make_layerskip(*checkpoint.load()),
+        "control": lambda: make_control(*checkpoint.load()),  # into layerskip's file
         "medusa": lambda: make_medusa(target, tokenizer),
         "medusa2": lambda: make_medusa2(*checkpoint.load()),
         "mtp": lambda: make_mtp(tokenizer),

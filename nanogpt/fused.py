@@ -287,7 +287,7 @@ class FusedLanguageModel(GPTLanguageModel):
             for i in range(E if m < T else 0):  # unless the draft has done it all
                 x = self.layer(i, x, bias[..., m:, :], lower)
             x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
-            streams = [x]
+            streams = [None] * (E - 1) + [x]
         new_kvs = past_kvs.grown(T)
         if new_kvs.buffer is not lower.buffer:  # one of them was grown into a larger one
             new_kvs.buffer[:E, ..., : lower.length, :] = lower.buffer[:E, ..., : lower.length, :]

@@ -264,8 +264,8 @@ class GPTLanguageModel(nn.Module):
         All blocks by default. A stream is (B, T, C); `ln_f` of the last is the trunk's hidden
         state. The cache is of these blocks; of a longer `past_kvs`, the first are read. `begun`: of
         the first m tokens of idx, what an earlier call returned; its blocks do not see those tokens
-        again, and its depth is that of the first stream returned. Other arguments and errors are
-        those of `trunk`.
+        again, and the streams below the last of them are None. Other arguments and errors are those
+        of `trunk`.
         """
         x, attn_bias = self.embed(idx, pos, past_kvs, attn_mask)
         E, stream, lower = begun or Begun(0, x[:, :0], ())
@@ -275,7 +275,7 @@ class GPTLanguageModel(nn.Module):
             x, new_heads = block(x, attn_bias[..., m:, :], past_heads)
             new_kvs.append(new_heads)
         x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
-        streams = [x] if E else []
+        streams = [None] * (E - 1) + [x] if E else []
         for layer, block in enumerate(self.blocks[E:depth], start=E):
             x, new_heads = block(x, attn_bias, past_kvs and past_kvs[layer])
             streams.append(x)

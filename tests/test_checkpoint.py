@@ -12,6 +12,7 @@ from conftest import TINY, make_model
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import eagle, itself, parallel, transformer
+from nanogpt.model import GPTConfig
 
 TOKENIZER = CharTokenizer("\n abcdefghi")
 
@@ -103,8 +104,11 @@ def test_a_file_that_lacks_something_of_a_module_is_refused(tmp_path, lost):
 
 
 def exits_again(path, tokenizer, facts):
-    exits = {str(depth): head for depth, head in itself.load_exits().items()}
-    itself.save_exits(path, torch.nn.ModuleDict(exits), tokenizer, facts)
+    header = checkpoint.read_header(itself.EXITS)
+    loaded = {name: itself.load_exits(adapter=name) for name in itself.ADAPTERS}
+    exits = {name: loaded[name.split(" ", 1)[1]][int(name[0])] for name in header["exits"]}
+    config = GPTConfig(**header["config"])
+    itself.save_exits(path, torch.nn.ModuleDict(exits), config, tokenizer, facts)
 
 
 def heads_again(path, tokenizer, facts):

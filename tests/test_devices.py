@@ -208,6 +208,11 @@ def exit_draft(model, target):
     return itself.EarlyExitDraft(target, 1, random_weights(head, model), K=3)
 
 
+def adapter_draft(model, target):
+    head = itself.exit_head(copy.deepcopy(model).cpu(), "block")
+    return itself.AdapterDraft(target, 1, random_weights(head, model), K=3)
+
+
 def medusa(model, *shape):
     heads = random_weights(parallel.MedusaHeads(model.config, 2), model)
     return parallel.MedusaDraft(heads, *shape)
@@ -225,6 +230,7 @@ def ahead_draft(model):
 
 READERS = {  # of the target's knowledge: from a model and its form
     "exit": exit_draft,
+    "exit with a block": adapter_draft,
     "copy": lambda model, target: itself.CopyDraft(target, 3, window=3, sink=1),
     "eagle": lambda model, target: eagle.EagleDraft(target, head_of(model), 3),
     "eagle-3": lambda model, target: eagle.EagleDraft(target, head_of(model, (1, 2)), 3),
@@ -301,7 +307,9 @@ def one_step(model, seed=0):
 
     frozen = copy.deepcopy(model).requires_grad_(False)
     trained = copy.deepcopy(model)
-    exits = torch.nn.ModuleDict({"1": itself.exit_head(frozen)})
+    exits = torch.nn.ModuleDict(
+        {f"1 {name}": itself.exit_head(frozen, name).to(frozen.device) for name in itself.ADAPTERS}
+    )
     heads, drafter = (
         fresh(parallel.MedusaHeads(config, 2)),
         fresh(parallel.BlockDrafter(config, (1, 2), K=3, reach=4, rank=2)),
@@ -356,7 +364,11 @@ def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
         parallel.load(device=device),
         *parallel.load_with_target(device=device),
         parallel.load_block(device=device),
-        *itself.load_exits(device=device).values(),
+        *(
+            exit_head
+            for name in itself.ADAPTERS
+            for exit_head in itself.load_exits(device=device, adapter=name).values()
+        ),
         itself.load_layerskip(device=device),
     ]
     for network in networks:

@@ -10,7 +10,7 @@ from nanogpt.cache import cache_length, keep_path
 from nanogpt.data import get_batch
 from nanogpt.drafts import itself
 from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Round, Tree, autoregressive_generate, prefill
+from nanogpt.generate import Round, Text, Tree, autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations, tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -171,13 +171,124 @@ def windows():
     return torch.randint(3, (2, 2, 8), generator=torch.Generator().manual_seed(4))  # x, y
 
 
+def with_adapter(model, adapter, seed=2):
+    """An exit in float64 that agrees with nobody: random weights, the adapter's among them."""
+    head = itself.exit_head(model, adapter).double()
+    generator = torch.Generator().manual_seed(seed)
+    for p in head.parameters():
+        nn.init.normal_(p, generator=generator)
+    return head.requires_grad_(False)
+
+
+@both
+@pytest.mark.parametrize(
+    ("K", "depth", "sampling"),
+    [(1, 1, Sampling()), (2, 2, Sampling()), (2, 1, Sampling(0.5)), (2, 2, Sampling(top_k=2))],
+    ids=str,
+)
+def test_with_a_block_of_its_own_the_output_is_the_targets_too(form, K, depth, sampling):
+    target, _ = toy(form)
+    draft, n = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K), 3
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            tree_generate(target, draft, [0, 1], n, sampling=sampling, rng=rng).tokens
+        )
+    )
+    assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
+
+
+@both
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5)], ids=str)
+def test_its_q_is_that_of_the_adapter_over_the_whole_text(form, depth, sampling):
+    """Round by round, over restarts: each q as if the whole context were read at once."""
+    model, _ = toy(window=12, vocab_size=7)
+    target, head = TARGETS[form](model), with_adapter(model, "block")
+    draft = itself.AdapterDraft(target, depth, head, 3)
+    made = tree_generate(target, draft, [0, 1, 2], 60, sampling=sampling, rng=RandomSource(2))
+    text, accepted = [0, 1, 2], set()
+    for r in made.rounds:
+        context = text[len(text) - 1 - r.cache_len :]
+        for i, row in enumerate(r.draft_probs):
+            streams, _ = model.states(torch.tensor([[*context, *r.candidates[:i]]]), depth=depth)
+            right = sampling.probs(head(streams[-1])[0, -1])
+            assert torch.allclose(row, right, rtol=0, atol=1e-9)
+        text += r.emitted
+        accepted.add(r.n_accepted)
+    assert len(accepted) > 2 and min(r.cache_len for r in made.rounds[3:]) < 8  # it restarted
+
+
+def test_it_reads_each_true_stream_once():
+    """The first guess of a round brings the streams that it has not read; each other brings one."""
+    target, _ = toy(window=32, vocab_size=7)
+    head, rows = with_adapter(target, "block"), []
+    draft = itself.AdapterDraft(target, 2, head, 3)
+    real = head[0].read
+    head[0].read = lambda x, past=None: (rows.append(x.shape[1]), real(x, past))[1]
+    made = tree_generate(target, draft, [0, 1, 2, 3], 20, rng=RandomSource(1))
+    for before, r in zip([None, *made.rounds], made.rounds, strict=False):
+        if r.candidates:
+            # of the prompt all; then what was accepted, and the current one
+            new = 4 if before is None else before.n_accepted + 1
+            assert rows[: len(r.candidates)] == [new, *[1] * (len(r.candidates) - 1)]
+            del rows[: len(r.candidates)]
+    assert rows == []
+
+
+def test_asked_twice_it_answers_the_same_and_without_streams_nothing():
+    target, _ = toy()
+    draft = itself.AdapterDraft(target, 1, with_adapter(target, "block"), 2)
+    text = Text(target, [0, 1, 2], 9)
+    text.read(draft.layers)
+    first, again = (draft.propose(text, 2, Sampling(), RandomSource(3)) for _ in range(2))
+    assert first.tokens == again.tokens and torch.allclose(first.q, again.q, rtol=0, atol=1e-9)
+    text.hidden = None  # as on a text that another loop began
+    assert draft.propose(text, 2, Sampling(), RandomSource(3)).tokens == []
+
+
+@pytest.mark.parametrize("adapter", itself.ADAPTERS)
+def test_an_exit_begins_as_the_targets_own_head(adapter):
+    target, _ = toy()
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).double()
+    head = itself.exit_head(target, adapter).double()
+    torch.testing.assert_close(head(x), target.lm_head(target.ln_f(x)))
+    assert all(p.requires_grad for p in head.parameters())
+
+
+@pytest.mark.parametrize("adapter", ["hidden layer", "block"])
+def test_a_hidden_layer_looks_at_one_position_and_a_block_at_those_before_it(adapter):
+    target, _ = toy()
+    layer = with_adapter(target, adapter)[0]
+    x = torch.randn(1, 5, 4, generator=torch.Generator().manual_seed(0)).double()
+    moved = x.clone()
+    moved[0, 2, 0] += 1.0
+    changed = (layer(moved) - layer(x))[0].abs().amax(-1) > 1e-9
+    after = adapter == "block"
+    assert changed.tolist() == [False, False, True, after, after]
+
+
+def test_an_own_block_reads_in_pieces_as_it_reads_at_once():
+    block = with_adapter(toy()[0], "block")[0]
+    x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
+    whole, cache = block.read(x)
+    first, past = block.read(x[:, :2])
+    rest, past = block.read(x[:, 2:], past)
+    assert torch.allclose(torch.cat([first, rest], 1), whole, rtol=0, atol=1e-9)
+    assert torch.allclose(past, cache, rtol=0, atol=1e-9) and past.shape == (2, 2, 2, 6, 2)
+
+
+def test_an_adapter_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="no adapter is called 'two'"):
+        itself.load_exits(adapter="two")
+
+
 def test_the_loss_of_exits_is_the_mean_of_theirs_under_the_targets_p():
     model, head = toy()
-    exits = nn.ModuleDict({"1": head, "3": itself.exit_head(model)})
+    exits = nn.ModuleDict({"1": head, "3 linear": itself.exit_head(model)})
     x, y = windows()
     streams, _ = block_by_block(model, x, y)
     p = torch.softmax(model(x)[0], -1)
-    q = [torch.softmax(exits[str(depth)](streams[depth - 1]), -1) for depth in (1, 3)]
+    q = [torch.softmax(head(streams[0]), -1), torch.softmax(exits["3 linear"](streams[2]), -1)]
     by_hand = sum(-(p * each.log()).sum(-1).mean() for each in q) / 2
     torch.testing.assert_close(itself.exit_loss(exits, model, x), by_hand)
 
@@ -247,18 +358,26 @@ def test_layerskip_teaches_every_block():
 
 def test_the_shipped_exits_and_the_shipped_layerskip_target():
     exits = itself.load_exits()
-    assert sorted(exits) == [1, 2, 3] and itself.EXITS.stat().st_size < 60_000
+    assert sorted(exits) == [1, 2, 3] and itself.EXITS.stat().st_size < 410_000
+    facts = checkpoint.read_header(itself.EXITS)["facts"]
+    assert facts["steps"] == 4000  # as for all heads that learn from the frozen target
     assert itself.LAYERSKIP.stat().st_size <= 450_000
     model = itself.load_layerskip()
     assert all(p.dtype == torch.float32 for p in model.parameters())
     header = checkpoint.read_header(itself.LAYERSKIP)["facts"]
     assert header["val_loss"] < 1.6 and header["corpus"] == "Tiny Shakespeare"
+    assert 0 < header["val_loss"] - header["control"]["val_loss"] < 0.03  # what its exits cost
     fused = FusedLanguageModel(checkpoint.load()[0])
     alphas = [
         tree_generate(fused, itself.EarlyExitDraft(fused, E, exits[E], 3), [1], 300).alpha
         for E in exits
     ]
     assert alphas[0] > 0.4 and alphas[2] > 0.65
+    for E in (1, 2):  # better readers of the same streams
+        hidden, block = (itself.load_exits(adapter=name)[E] for name in ("hidden layer", "block"))
+        drafts = itself.EarlyExitDraft(fused, E, hidden, 3), itself.AdapterDraft(fused, E, block, 3)
+        read = [tree_generate(fused, draft, [1], 400).alpha for draft in drafts]
+        assert min(read) > alphas[E - 1]
 
 
 def test_what_is_no_file_of_exits_is_refused(tmp_path):

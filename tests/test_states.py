@@ -72,6 +72,7 @@ def test_what_a_draft_began_is_not_done_again(form, depth, m):
     """The first m of four tokens went through the first blocks one by one, to the same end."""
     model = make_model(DEEP)
     target = TARGETS[form](model)
+    whole, _ = model.states(NEW, past_kvs=prefill(model, TOKENS))
     hidden, right = model.trunk(NEW, past_kvs=prefill(model, TOKENS))
     past_kvs = prefill(target, TOKENS)
     begun = begun_by_a_draft(target, past_kvs, NEW[0, :m].tolist(), depth)
@@ -79,7 +80,10 @@ def test_what_a_draft_began_is_not_done_again(form, depth, m):
     handle = model.blocks[0].ffwd.register_forward_hook(lambda _, x, __: seen.append(x[0].shape[1]))
     streams, cache = target.states(NEW, past_kvs=past_kvs, begun=begun)
     handle.remove()
-    assert len(streams) == 4 - depth + 1 and cache_length(cache) == 9
+    assert len(streams) == 4 and cache_length(cache) == 9
+    assert streams[: depth - 1] == [None] * (depth - 1), "nobody has worked these out"
+    for x, right_x in zip(streams[depth - 1 :], whole[depth - 1 :], strict=True):
+        same(x, right_x)
     assert sum(seen) == 4 - m, "the first block reads only what it has not read"
     same(target.ln_f(streams[-1]), hidden)
     same_caches(cache, right)

@@ -8,8 +8,10 @@ drafting stopped; those of a copy with other weights, or another view, are throw
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,31 +22,94 @@ from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import Proposer, Text, Tree
-from nanogpt.model import Begun, GPTLanguageModel
+from nanogpt.model import Begun, FeedForward, GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
 
 EXITS = DATA_DIR / "checkpoints" / "exits.safetensors"
 LAYERSKIP = DATA_DIR / "checkpoints" / "layerskip.safetensors"
 
 
-def exit_head(target: GPTLanguageModel) -> nn.Sequential:
-    """A head to train, for any depth: it begins as a copy of the target's own ln_f and lm_head."""
-    return copy.deepcopy(nn.Sequential(target.ln_f, target.lm_head)).requires_grad_()
+class HiddenLayer(nn.Module):
+    """An adapter for an exit: one hidden layer at each position alone, added to the stream.
+
+    It is the second half of a block, with a LayerNorm of its own. At first it adds nothing.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.ln, self.ffwd = nn.LayerNorm(config.n_embd), FeedForward(config)
+        for p in self.ffwd.net[2].parameters():
+            nn.init.zeros_(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return x + self.ffwd(self.ln(x))
+
+
+class OwnBlock(nn.Module):
+    """An adapter for an exit: a block, attention and a hidden layer. At first it adds nothing.
+
+    The idea of Kangaroo (Liu et al. 2024, arXiv 2404.18911), whose adapter has no hidden layer.
+    Queries, keys and values of all heads are one product, as in the fused target.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        C = config.n_embd
+        self.n_head, self.ln, self.hidden = config.n_head, nn.LayerNorm(C), HiddenLayer(config)
+        self.qkv, self.proj = nn.Linear(C, 3 * C, bias=False), nn.Linear(C, C)
+        nn.init.normal_(self.qkv.weight, std=0.1)  # as the target's own begin
+        for p in self.proj.parameters():
+            nn.init.zeros_(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Streams of whole texts (B, T, C) -> (B, T, C)."""
+        return self.read(x)[0]
+
+    def read(self, x: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The streams x (B, T, C) of tokens that come after P others -> (B, T, C), and its cache.
+
+        The cache, keys and values, is (2, B, n_head, P+T, hs); `past` that of the P others.
+        """
+        B, T, C = x.shape
+        qkv = self.qkv(self.ln(x)).view(B, T, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)
+        past = qkv[1:] if past is None else torch.cat([past, qkv[1:]], dim=3)
+        mask = causal_mask(T, past.shape[3] - T, x.device)
+        attended = F.scaled_dot_product_attention(qkv[0], *past, attn_mask=mask)
+        return self.hidden(x + self.proj(attended.transpose(1, 2).reshape(B, T, C))), past
+
+
+ADAPTERS = {  # what a stream goes through before the head
+    "linear": lambda config: None,
+    "hidden layer": HiddenLayer,
+    "block": OwnBlock,
+}
+
+
+def exit_head(target: GPTLanguageModel, adapter: str = "linear") -> nn.Sequential:
+    """An exit to train, for any depth: it begins as a copy of the target's own ln_f and lm_head.
+
+    adapter: one of ADAPTERS, what the stream (B, T, C) goes through first; "linear" is nothing.
+    """
+    head = copy.deepcopy(nn.Sequential(target.ln_f, target.lm_head)).requires_grad_()
+    first = ADAPTERS[adapter](target.config)
+    return head if first is None else nn.Sequential(first, *head)
 
 
 def exit_loss(exits: nn.ModuleDict, target: GPTLanguageModel, x: Tensor) -> Tensor:
     """How badly heads say early what the frozen target will say after tokens x (B, T), in nats.
 
-    exits: a head (..., C) -> (..., V) by the number of blocks before it, as text ("1", "2", …). The
-    loss of each is the cross-entropy of its q under the target's p, as in `distil_loss`; their mean
-    is returned, from one pass. x: any text that is like the target's.
+    exits: a head (B, T, C) -> (B, T, V) by the number of blocks before it, as text ("1", "2", …),
+    and a name after it where there are several ("1 block"). The loss of each is the cross-entropy
+    of its q under the target's p, as in `distil_loss`; their mean is returned, from one pass.
+    x: any text that is like the target's.
     """
     with torch.no_grad():
         streams, _ = target.states(x)
         p = torch.softmax(target.lm_head(target.ln_f(streams[-1])), dim=-1)  # (B, T, V)
     losses = [
-        F.cross_entropy(head(streams[int(depth) - 1]).flatten(0, 1), p.flatten(0, 1))
-        for depth, head in exits.items()
+        F.cross_entropy(head(streams[int(name.split()[0]) - 1]).flatten(0, 1), p.flatten(0, 1))
+        for name, head in exits.items()
     ]
     return torch.stack(losses).mean()
 
@@ -117,25 +182,88 @@ class EarlyExitDraft(Proposer):
         return Tree.chain(tokens, torch.stack(rows), begun)
 
 
-def save_exits(path: Path, exits: nn.ModuleDict, tokenizer: CharTokenizer, facts: dict) -> None:
-    """Write exit heads, by depth, and `facts` (anything JSON can hold); in float32."""
-    checkpoint.save_module(path, exits, tokenizer, facts, torch.float32)
+@dataclass
+class OwnCache:
+    """What a draft's own block has read of a text: its keys and values, of true tokens alone.
 
-
-def load_exits(path: Path = EXITS, device: str | torch.device = "cpu") -> dict[int, nn.Sequential]:
-    """The shipped target's exit heads by the number of blocks before them: 1, 2, 3; on its device.
-
-    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
+    start: where the text's context began then; after a restart, all positions are new.
     """
 
+    start: int
+    past: Tensor | None = None  # (2, 1, n_head, P, hs)
+
+
+class AdapterDraft(EarlyExitDraft):
+    """Guesses a chain with the target's first `depth` blocks and one of its own, as in Kangaroo.
+
+    head: an exit_head with the adapter "block". The block's cache is its own, of the streams after
+    block `depth`. It reads each token's true stream once, with the first guess of a round; what it
+    read of guesses is forgotten after the round.
+    Raises ValueError for a depth that the target does not have, or K < 1.
+    """
+
+    def __init__(self, target: GPTLanguageModel, depth: int, head: nn.Sequential, K: int = 3):
+        super().__init__(target, depth, head, K)
+        self.layers = (depth,)  # the streams that the loop keeps for it
+
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """A chain of min(K, most) tokens, q (N, V); none where the text's streams are not known."""
+        P = text.position  # tokens before the current one
+        own = text.memory(self, lambda: OwnCache(text.start))
+        if own.start != text.start:
+            own.start, own.past = text.start, None
+        if P and text.hidden is None:
+            return Tree.empty(self.vocab_size)
+        (block, *rest), past = self.head, own.past
+        past = None if past is None else past[..., :P, :]  # where it is asked twice
+
+        def head(stream: Tensor) -> Tensor:  # (1, 1, C): the current token's, then a guess's
+            nonlocal past
+            known = 0 if past is None else past.shape[3]
+            if known < P:  # the first of a round
+                stream = torch.cat([text.hidden[None, known:], stream], dim=1)
+            x, past = block.read(stream, past)
+            own.past = past[..., : P + 1, :]
+            return nn.Sequential(*rest)(x[:, -1:])
+
+        plain = EarlyExitDraft(self.target, self.depth, head, self.K)
+        return plain.propose(text, most, sampling, rng)
+
+
+def save_exits(
+    path: Path, exits: nn.ModuleDict, config: GPTConfig, tokenizer: CharTokenizer, facts: dict
+) -> None:
+    """Write exits of a target of this config, by depth and adapter ("1 block"), in float16.
+
+    facts: anything JSON can hold.
+    """
+    shape = {"config": dataclasses.asdict(config), "exits": [*exits]}
+    checkpoint.save_module(path, exits, tokenizer, facts, **shape)
+
+
+def load_exits(
+    path: Path = EXITS, device: str | torch.device = "cpu", adapter: str = "linear"
+) -> dict[int, nn.Sequential]:
+    """The shipped target's exits with this adapter, by the number of blocks before them.
+
+    Linear ones come after block 1, 2 and 3, the others after 1 and 2: a block of its own after the
+    third of four is all that an exit could save.
+    Raises ValueError for an adapter that is none of ADAPTERS, or a file that is none of ours,
+    FileNotFoundError if there is no such file.
+    """
+    if adapter not in ADAPTERS:
+        raise ValueError(f"no adapter is called {adapter!r}; use one of {[*ADAPTERS]}")
+
     def build(header, tensors):
-        V, C = tensors["1.1.weight"].shape  # of the first one's Linear
-        head = nn.Sequential(nn.LayerNorm(C), nn.Linear(C, V, bias=False))
-        return nn.ModuleDict({depth: copy.deepcopy(head) for depth in "123"})
+        names = [name.split(" ", 1) for name in header["exits"]]
+        target = GPTLanguageModel(GPTConfig(**header["config"]))
+        return nn.ModuleDict(
+            {f"{E} {adapter}": exit_head(target, adapter) for E, each in names if each == adapter}
+        )
 
     make_one = "python data/make_drafts.py exits"
-    exits = checkpoint.load_module(path, build, "exit heads", make_one, device)
-    return {int(depth): head for depth, head in exits.items()}
+    exits = checkpoint.load_module(path, build, "exits", make_one, device)
+    return {int(name.split()[0]): head for name, head in exits.items()}
 
 
 def load_layerskip(path: Path = LAYERSKIP, device: str | torch.device = "cpu") -> GPTLanguageModel:

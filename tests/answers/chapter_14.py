@@ -76,20 +76,23 @@ def my_best_exit(alphas, costs, most):
     ],
     2: [
         """
-def my_exit_losses(model, x, y):
-    streams = naive_streams(model, x)
-    return [
-        float(F.cross_entropy(model.lm_head(model.ln_f(s)).transpose(1, 2), y)) for s in streams
-    ]
+def my_dearest(alpha, better, E, L, most):
+    goal = kindest(alpha, E / L, most=most)
+    low, high = 0.0, 10.0 * L
+    for _ in range(80):  # halvings
+        middle = (low + high) / 2
+        faster = kindest(better, (E + middle) / L, most=most) > goal
+        low, high = (middle, high) if faster else (low, middle)
+    return low
 """,
         """
-def my_exit_losses(model, x, y):
-    losses = []
-    for depth in range(1, model.config.n_layer + 1):
-        stream = model.states(x, depth=depth)[0][-1]
-        log_p = F.log_softmax(model.lm_head(model.ln_f(stream)), dim=-1)
-        losses.append(-log_p.gather(-1, y[..., None]).mean())
-    return torch.stack(losses)
+def my_dearest(alpha, better, E, L, most):
+    def tokens(a, K):
+        return sum(a**i for i in range(K + 1))
+
+    goal = max(tokens(alpha, K) / (1 + K * E / L) for K in range(1, most + 1))
+    each = [(tokens(better, K) / goal - 1) / K for K in range(1, most + 1)]
+    return torch.tensor(each, dtype=torch.float64).max() * L - E
 """,
     ],
 }
@@ -164,6 +167,16 @@ def my_early_exit(target, depth, head, text, K, rng):
         ),
     ],
     1: [
+        (  # the most α for its cost, and then K
+            """
+def my_best_exit(alphas, costs, most):
+    depth = max(alphas, key=lambda E: alphas[E] / costs[E])
+    K = theory.best_K(alphas[depth], costs[depth], most=most)
+    tokens = theory.expected_tokens(alphas[depth], K)
+    return (depth, K) if theory.speed_up(tokens, K, costs[depth]) > 1 else None
+""",
+            "cheap, but blind",
+        ),
         (  # the best α, whatever it costs
             """
 def my_best_exit(alphas, costs, most):
@@ -197,40 +210,48 @@ def my_best_exit(alphas, costs, most):
         ),
     ],
     2: [
-        (  # without ln_f
+        (  # the adapter guesses as many as the exit that reads for nothing
             """
-def my_exit_losses(model, x, y):
-    return [
-        float(F.cross_entropy(model.lm_head(s).flatten(0, 1), y.flatten()))
-        for s in naive_streams(model, x)
-    ]
+def my_dearest(alpha, better, E, L, most):
+    K = theory.best_K(alpha, E / L, most=most)
+    goal = kindest(alpha, E / L, most=most)
+    return L * (theory.expected_tokens(better, K) / goal - 1) / K - E
 """,
-            "the last loss is",
+            "blocks of adapter",
         ),
-        (  # the stream before the blocks counted as one
+        (  # in steps instead of blocks
             """
-def my_exit_losses(model, x, y):
-    streams = [model.embed(x, None, None, None)[0], *naive_streams(model, x)]
-    return [
-        float(F.cross_entropy(model.lm_head(model.ln_f(s)).flatten(0, 1), y.flatten()))
-        for s in streams
-    ]
+def my_dearest(alpha, better, E, L, most):
+    goal = kindest(alpha, E / L, most=most)
+    K = range(1, most + 1)
+    return max((theory.expected_tokens(better, k) / goal - 1) / k for k in K) - E / L
 """,
-            "4 losses",
+            "blocks of adapter",
         ),
-        (  # each block alone, without the stream
+        (  # the blocks below counted as the adapter's
             """
-def my_exit_losses(model, x, y):
-    s, bias = model.embed(x, None, None, None)
-    losses = []
-    for block in model.blocks:
-        new, _ = block(s, bias)
-        logits = model.lm_head(model.ln_f(new - s))
-        losses.append(float(F.cross_entropy(logits.flatten(0, 1), y.flatten())))
-        s = new
-    return losses
+def my_dearest(alpha, better, E, L, most):
+    goal = kindest(alpha, E / L, most=most)
+    K = range(1, most + 1)
+    return L * max((theory.expected_tokens(better, k) / goal - 1) / k for k in K)
 """,
-            "the last loss is",
+            "blocks of adapter",
+        ),
+        (  # α alone
+            """
+def my_dearest(alpha, better, E, L, most):
+    return E * (better / alpha - 1)
+""",
+            "blocks of adapter",
+        ),
+        (  # chains of any length
+            """
+def my_dearest(alpha, better, E, L, most):
+    goal = kindest(alpha, E / L, most=40)
+    K = range(1, 41)
+    return L * max((theory.expected_tokens(better, k) / goal - 1) / k for k in K) - E
+""",
+            "blocks of adapter",
         ),
     ],
 }
