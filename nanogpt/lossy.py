@@ -36,8 +36,9 @@ def accept_typical(epsilon: float = 0.09, delta: float = 0.3) -> Callable:
 
     The longest path of them stands, and the token after it is drawn from p. No coin is tossed for
     a guess, and q is not read, so the output leans to whatever the draft prefers (Cai et al. 2024,
-    arXiv 2401.10774, section 3.3.1; Medusa's code takes the likeliest token after it by default).
-    Exact where p is one-hot. Raises ValueError if epsilon or delta is negative.
+    arXiv 2401.10774, section 2.3.1; 3.3.2 sets delta to the root of epsilon; Medusa's code takes
+    the likeliest token after the path by default). Exact where p is one-hot, and where no guess
+    stands. Raises ValueError if epsilon or delta is negative.
     """
     if not (epsilon >= 0 and delta >= 0):
         raise ValueError(f"epsilon is {epsilon} and delta {delta}; both must be at least 0")
@@ -54,25 +55,22 @@ def accept_typical(epsilon: float = 0.09, delta: float = 0.3) -> Callable:
     return accept
 
 
-def accept_relaxed(top_k: int, delta: float = 0.0, ratio: float = 1.0) -> Callable:
+def accept_relaxed(top_k: int, delta: float = 0.0) -> Callable:
     """A lossy rule for greedy decoding: a guess stands if it is nearly the likeliest token.
 
-    It must be one of the k likeliest, with p >= ratio * (the largest p) - delta: TensorRT-LLM has
-    a delta, proposals for vLLM a ratio. The longest path stands, and the likeliest token follows.
-    With top_k = 1 (or delta = 0 and ratio = 1), it is greedy decoding, if no two tokens tie.
-    Raises ValueError if top_k < 1, delta < 0, or ratio is not in [0, 1].
+    It must be one of the k likeliest, with p >= the largest p - delta (TensorRT-LLM's relaxed
+    acceptance). The longest path stands, and the likeliest token follows.
+    With top_k = 1 or delta = 0, it is greedy decoding, if no two tokens tie.
+    Raises ValueError if top_k < 1 or delta < 0.
     """
-    if not (top_k >= 1 and delta >= 0 and 0 <= ratio <= 1):
-        raise ValueError(
-            f"top_k is {top_k}, delta {delta} and ratio {ratio}; they must be at least 1, at least "
-            "0, and in [0, 1]"
-        )
+    if not (top_k >= 1 and delta >= 0):
+        raise ValueError(f"top_k is {top_k} and delta {delta}; they must be at least 1 and 0")
 
     def accept(tree, target_probs, rng):
         check_probabilities(target_probs)
         p, rows = target_probs.numpy(), [parent + 1 for parent in tree.parents]
-        ranked = -np.sort(-p, axis=-1)
-        least = np.maximum(ranked[:, :top_k][:, -1], ratio * ranked[:, 0] - delta)
+        ranked = target_probs.topk(min(top_k, p.shape[-1])).values.numpy()
+        least = np.maximum(ranked[:, -1], ranked[:, 0] - delta)
         chances = p[rows, tree.tokens]
         path = longest_path(tree, chances >= least[rows], chances)
         return path, int(p[path[-1] + 1 if path else 0].argmax())
@@ -80,33 +78,40 @@ def accept_relaxed(top_k: int, delta: float = 0.0, ratio: float = 1.0) -> Callab
     return accept
 
 
-def accept_thresholds(single: float = 1.0, total: float = 1.0) -> Callable:
-    """SGLang's rule, lossy below (1, 1): one coin u for all the children of a node.
+def accept_fly(window: int = 6, threshold: float = 0.3, top_k: int = 3) -> Callable:
+    """A lossy rule for chains: what comes later may forgive a guess that the exact rule rejects.
 
-    The first child stands whose p >= single, or whose p and its earlier siblings' together come to
-    u * total. If none does, the next token is drawn from p without them. At (1, 1), each child x
-    stands with probability p(x), and nothing is lost as long as siblings differ. q is not read.
-    Raises ValueError unless both are above 0 and at most 1.
+    A rejected guess stands where p > 0, the target wavers (the entropy of its top_k likeliest
+    tokens, in nats, is at least the threshold), and the exact rule keeps all of the next `window`
+    guesses. Those at the end of a chain, with fewer than that after them, are never forgiven. A
+    rejection draws from the residual, as ever (FLy, arXiv 2511.22972; the defaults are vLLM's).
+    Where p is one-hot, nothing is forgiven.
+    Raises ValueError if window or top_k is below 1 or the threshold negative, for a tree that is
+    no chain, and for a guess with q = 0.
     """
-    if not (0 < single <= 1 and 0 < total <= 1):
-        raise ValueError(f"single is {single}, total {total}; both must be in (0, 1]")
+    if not (window >= 1 and threshold >= 0 and top_k >= 1):
+        raise ValueError(
+            f"window is {window}, threshold {threshold} and top_k {top_k}; they must be at least "
+            "1, 0 and 1"
+        )
 
     def accept(tree, target_probs, rng):
         check_probabilities(target_probs)
-        p, children = target_probs.numpy(), tree.children
-        node, path = -1, []
-        while children[node + 1]:
-            row, below = p[node + 1], children[node + 1]
-            tokens = [tree.tokens[child] for child in below]
-            upto = np.minimum(row[tokens].cumsum() / total, 1.0)  # of all coins u
-            upto[np.maximum.accumulate(row[tokens] >= single)] = 1.0
-            stands = rng.categorical(np.diff(upto, prepend=0.0, append=1.0))
-            if stands == len(below):  # none of them
-                tried = np.isin(range(len(row)), tokens)
-                return path, rng.categorical(residual(row, row * tried))
-            node = below[stands]
-            path.append(node)
-        return path, rng.categorical(p[node + 1])
+        p, q, tokens = target_probs.numpy(), tree.q.numpy(), tree.tokens
+        if tree.parents != list(range(-1, len(tokens) - 1)):
+            raise ValueError(f"the parents are {tree.parents}; FLy's guesses must be a chain")
+        if not all(q[i, token] > 0 for i, token in enumerate(tokens)):
+            raise ValueError("a guess has q = 0; return the q that the guess was drawn from")
+        likeliest = target_probs.topk(min(top_k, p.shape[-1])).values
+        wavers = torch.special.entr(likeliest).sum(-1).numpy() >= threshold
+        stands = [rng.bernoulli(min(1.0, p[i, x] / q[i, x])) for i, x in enumerate(tokens)]
+        for i, token in enumerate(tokens):
+            later = stands[i + 1 : i + 1 + window]
+            enough = len(later) == window and all(later)
+            forgiven = wavers[i] and p[i, token] > 0 and enough
+            if not (stands[i] or forgiven):
+                return list(range(i)), rng.categorical(residual(p[i], q[i]))
+        return list(range(len(tokens))), rng.categorical(p[len(tokens)])
 
     return accept
 
@@ -114,9 +119,10 @@ def accept_thresholds(single: float = 1.0, total: float = 1.0) -> Callable:
 def accept_mixture(weight: float) -> Callable:
     """A lossy rule: accept_tree, with w p + (1 - w) q in the place of p wherever there is a guess.
 
-    weight is w: at 1 nothing is lost, at 0 every drawn guess stands. The token is off by 1 - w
-    times the total variation between p and q, and no rule that accepts as much of one drawn guess
-    is off by less (DIVERSED, arXiv 2604.07622). Raises ValueError unless w is in [0, 1].
+    weight is w: at 1 nothing is lost, at 0 all of a chain stands. The token is off by 1 - w times
+    the total variation between p and q, and no rule that accepts as much of one drawn guess is off
+    by less (DIVERSED, arXiv 2604.07622). The bonus token is drawn from p itself. Raises ValueError
+    unless w is in [0, 1].
     """
     if not 0 <= weight <= 1:
         raise ValueError(f"weight is {weight}; it must be in [0, 1]")

@@ -1,5 +1,6 @@
 """The lossy rules: what each costs, to the last digit, by enumeration of the real code."""
 
+import inspect
 import itertools
 import math
 from dataclasses import replace
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from nanogpt.course import chapter_18 as chapter
 from nanogpt.drafts.grown import Grown
 from nanogpt.generate import Text, Tree, autoregressive_generate
 from nanogpt.lossy import (
+    accept_fly,
     accept_mixture,
     accept_relaxed,
-    accept_thresholds,
     accept_typical,
     longest_path,
 )
@@ -22,7 +24,6 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.show import figures
 from nanogpt.tree import TREE, tree_generate
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]  # toy T
@@ -57,7 +58,6 @@ TABLE = {  # (acceptance, total variation) for each of KINDS, on toy T
     "exact": (accept_tree, [(0.6, 0), (0.76, 0), (0.9, 0), (0.7, 0)]),
     "typical": (accept_typical(), [(1, 0.4), (1, 0.16), (1, 0.2), (1, 0.5)]),
     "mixture": (accept_mixture(0.7), [(0.72, 0.12), (0.832, 0.12), (0.93, 0.12), (0.79, 0.24)]),
-    "thresholds": (accept_thresholds(1, 1), [(0.28, 0), (0.56, 0.0606), (0.62, 0), (0.7, 0)]),
     "relaxed": (accept_relaxed(1), [(0.2, 0.5), (0.36, 0.5), (0.55, 0.5), (1, 0.5)]),
 }
 
@@ -91,7 +91,7 @@ RULES = {
     "mixture": accept_mixture(0.4),
     "typical": accept_typical(),
     "strict typical": accept_typical(0.3, 0.9),
-    "thresholds": accept_thresholds(0.4, 0.6),
+    "FLy": accept_fly(1),
     "relaxed": accept_relaxed(2, 0.2),
 }
 
@@ -141,30 +141,22 @@ def text_off(rule, grown, table):
     return total_variation(enumerate_outcomes(program), own)
 
 
-@pytest.mark.parametrize("rule", ["mixture", "thresholds"])
 @pytest.mark.parametrize("kind", TREES)
-def test_which_rules_lose_nothing_in_whole_texts(rule, kind):
-    """The mixture at w = 1 always; thresholds at (1, 1) for all trees whose siblings differ."""
+def test_the_mixture_loses_nothing_at_weight_1_in_whole_texts(kind):
     grown, table = Grown(random_draft(3, seed=2), *TREES[kind]), random_draft(3, seed=5).table
-    off = text_off(
-        {"mixture": accept_mixture(1.0), "thresholds": accept_thresholds(1, 1)}[rule], grown, table
-    )
-    if rule == "thresholds" and kind == "siblings with replacement":
-        assert off > 0.05
-    else:
-        assert off < 1e-12
+    assert text_off(accept_mixture(1.0), grown, table) < 1e-12
 
 
-def test_lossy_thresholds_and_typical_acceptance_are_off_in_whole_texts():
+def test_typical_acceptance_and_fly_are_off_in_whole_texts():
     toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), (1, 1), "with")
     own = exact_continuations(toy, 3, Sampling())
-    for accept in (accept_typical(), accept_thresholds(0.3, 1), accept_thresholds(1, 0.5)):
+    for accept in (accept_typical(), accept_fly(1)):
         made = enumerate_outcomes(
             lambda rng, steps=replace(TREE, accept=accept): tuple(
                 tree_generate(toy, grown, [0, 1], 3, rng=rng, steps=steps).tokens
             )
         )
-        assert total_variation(made, own) > 0.1
+        assert total_variation(made, own) > 0.05
 
 
 @pytest.mark.parametrize("kind", TREES)
@@ -172,8 +164,10 @@ def test_greedy_texts_survive_all_but_the_mixture(kind):
     """At temperature 0, p is one-hot: every guess but the greedy one is implausible."""
     toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), *TREES[kind])
     greedy = autoregressive_generate(toy, [0, 1], 12, Sampling(0)).tokens
-    rules = [accept_typical(), accept_thresholds(0.3, 0.5), accept_relaxed(3, 0.6)]
-    for accept in (*rules, accept_relaxed(3, ratio=0.3)):
+    rules = [accept_typical(), accept_relaxed(3, 0.6)]
+    if kind == "chain":
+        rules += [accept_fly(1)]
+    for accept in rules:
         for seed in range(3):
             rng = RandomSource(seed)
             steps = replace(TREE, accept=accept)
@@ -184,7 +178,7 @@ def test_greedy_texts_survive_all_but_the_mixture(kind):
 @pytest.mark.parametrize("rule", [accept_relaxed(1, 0.5), accept_relaxed(3), accept_relaxed(2)])
 @pytest.mark.parametrize("kind", TREES)
 def test_relaxed_acceptance_that_relaxes_nothing_is_greedy_decoding(rule, kind):
-    """Of the p at temperature 1; with top_k = 1, or with delta = 0 and ratio = 1."""
+    """Of the p at temperature 1; with top_k = 1, or with delta = 0."""
     toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), *TREES[kind])
     greedy = autoregressive_generate(toy, [0, 1], 12, Sampling(0)).tokens
     steps = replace(TREE, accept=rule)
@@ -192,23 +186,19 @@ def test_relaxed_acceptance_that_relaxes_nothing_is_greedy_decoding(rule, kind):
     assert made.tokens == greedy
 
 
-def test_relaxed_acceptance_by_difference_and_by_ratio():
-    p = torch.tensor([P], dtype=torch.float64)
+def test_relaxed_acceptance_goes_by_rank_and_by_difference():
+    p = torch.tensor([P, [0.1, 0.2, 0.7]], dtype=torch.float64)
     none = RandomSource(0)
     for rule, standing in (
         (accept_relaxed(3, 0.2 + 1e-12), {0, 1}),
         (accept_relaxed(3, 0.19), {0}),
-        (accept_relaxed(3, ratio=0.6 - 1e-12), {0, 1}),
-        (accept_relaxed(3, ratio=0.3), {0, 1, 2}),
-        (accept_relaxed(2, ratio=0.3), {0, 1}),
+        (accept_relaxed(3, 0.31), {0, 1, 2}),
+        (accept_relaxed(2, 0.31), {0, 1}),  # the third is near enough, and no second
         (accept_relaxed(9, 1.0), {0, 1, 2}),  # more than there are tokens
-        (accept_relaxed(3, 0.21, ratio=0.8), {0, 1, 2}),  # from .8 · .5 - .21 = .19
-        (accept_relaxed(3, 0.19, ratio=0.8), {0, 1}),  # from .21
     ):
         for token in range(3):
-            tree = Tree([token], [-1], p)
-            path, after = rule(tree, p.expand(2, -1).clone(), none)
-            assert (path == [0]) == (token in standing) and after == 0
+            path, after = rule(Tree([token], [-1], p[:1]), p.clone(), none)
+            assert path == [0] * (token in standing) and after == (2 if path else 0)
 
 
 def stands(rule, p, token):
@@ -249,32 +239,158 @@ def test_the_longest_path_counts_and_of_equals_the_likeliest():
     assert longest_path(Tree([], [], torch.empty(0, 3)), [], []) == []
 
 
-def sglang(u, chances, single, total):
-    """The child that SGLang's loop takes for the coin u, or None."""
-    reach = 0.0
-    for child, chance in enumerate(chances):
-        reach += chance
-        if u <= reach / total or chance >= single:
-            return child
-    return None
+def test_typical_acceptance_is_what_its_judge_asks_for():
+    chapter.judge(accept_typical)
 
 
-@pytest.mark.parametrize("siblings", [[0, 1, 2], [2, 2, 0], [1], [2, 1]])
-@pytest.mark.parametrize(("single", "total"), [(1, 1), (0.3, 1), (1, 0.5), (0.25, 0.7)])
-def test_thresholds_are_one_coin_for_all_children(siblings, single, total):
-    """Each child's share of the coins in [0, 1] is what the rule gives it."""
-    p = torch.tensor(P, dtype=torch.float64)
-    tree = Tree(siblings, [-1] * len(siblings), p.expand(len(siblings), -1))
-    rows = p.expand(len(siblings) + 1, -1).clone()
-    rule = accept_thresholds(single, total)
-    made = enumerate_outcomes(lambda rng: next(iter(rule(tree, rows, rng)[0]), None))
-    chances = [P[token] for token in siblings]
-    edges = sorted({0.0, 1.0, *np.minimum(np.cumsum(chances) / total, 1).tolist()})
+@pytest.mark.parametrize("kind", ["drawn", "fixed"])
+def test_a_perfect_draft_is_always_kept_and_typical_acceptance_rejects_its_tail(kind):
+    """Of drawn guesses, S stand and S (1 - S) of the tokens are wrong: a quarter at worst."""
+    tail = [0.5] + [0.025] * 20
+    for p, share in ((GOOD_P, 0.9), (P, 1.0), (tail, 0.5)):
+        exact, _, off = bill(accept_tree, p, p)
+        assert exact == pytest.approx(1) and off < 1e-12
+        kept, _, off = bill(accept_typical(), p, p)
+        assert kept == pytest.approx(share) and off == pytest.approx(share * (1 - share))
+    fixed, _, off = bill(accept_typical(), GOOD_P, GOOD_P, 1, "fixed")
+    assert fixed == pytest.approx(1) and off == pytest.approx(0.3), "always the likeliest"
+
+
+def chain_of(tokens, q=Q):
+    """A chain of guesses, each drawn from the same q."""
+    rows = torch.tensor([q] * len(tokens), dtype=torch.float64).reshape(-1, len(q))
+    return Tree(list(tokens), list(range(-1, len(tokens) - 1)), rows)
+
+
+def how_far(rule, tokens, p, q=Q):
+    """{(how many of these guesses stand, the token after them): probability}."""
+    rows = torch.tensor(p, dtype=torch.float64)
+
+    def program(rng):
+        path, token = rule(chain_of(tokens, q), rows.clone(), rng)
+        assert path == list(range(len(path)))
+        return len(path), token
+
+    return enumerate_outcomes(program)
+
+
+def stands_by_hand(coins, wavers, possible, window):
+    """How many guesses stand: coins are those of the exact rule, 1 where it keeps the guess."""
+    for i, kept in enumerate(coins):
+        enough = i + window < len(coins) and all(coins[i + 1 + step] for step in range(window))
+        if not (kept or (wavers[i] and possible[i] and enough)):
+            return i
+    return len(coins)
+
+
+SURE_A = [0.98, 0.02, 0.0]  # H = .098
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [(2, 0, 0), (0, 0, 2), (2, 2, 0), (2, 2, 2, 2), (1, 2, 0, 1)])
+@pytest.mark.parametrize("odd", [None, 0, 1, -1])
+def test_fly_is_every_coin_of_the_exact_rule_and_its_witnesses(window, tokens, odd):
+    """The row `odd` is sure of another token, which the guess may be impossible in."""
+    K = len(tokens)
+    odd = K if odd == -1 else odd  # the bonus token's
+    p = [SURE_A if i == odd else P for i in range(K + 1)]
+    keeps = [min(1.0, p[i][x] / Q[x]) for i, x in enumerate(tokens)]
     due = {}
-    for low, high in itertools.pairwise(edges):
-        child = sglang((low + high) / 2, chances, single, total)
-        due[child] = due.get(child, 0.0) + high - low
-    assert total_variation(made, due) < 1e-12
+    for coins in itertools.product((1, 0), repeat=K):
+        chance = math.prod(k if coin else 1 - k for k, coin in zip(keeps, coins, strict=True))
+        n = stands_by_hand(
+            coins, [i != odd for i in range(K)], [p[i][x] > 0 for i, x in enumerate(tokens)], window
+        )
+        after = np.array(p[n]) if n == K else (np.array(p[n]) - Q).clip(0)
+        for token, share in enumerate(after / after.sum()):
+            due[n, token] = due.get((n, token), 0.0) + chance * share
+    assert total_variation(how_far(accept_fly(window), tokens, p), due) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("rule", "p", "forgives"),
+    [
+        (accept_fly(1, 0.80, top_k=2), P, False),  # of .5 and .3: H = .708 nats, 1.02 bits
+        (accept_fly(1, 0.70, top_k=2), P, True),
+        (accept_fly(1, 0.80), P, True),  # of all three: 1.03
+        (accept_fly(1, 0.35, top_k=1), P, False),  # .347
+        (accept_fly(1, 0.34, top_k=1), P, True),
+        (accept_fly(1, 1.0, top_k=9), P, True),
+        (accept_fly(1), [0.93, 0.01, 0.06], False),  # .282
+        (accept_fly(1), [0.91, 0.02, 0.07], True),  # .350
+        (accept_fly(1, 0.0), [0.6, 0.4, 0.0], False),  # wavers, and c never comes
+        (accept_fly(1, 0.6931, top_k=3), [0.5, 0.0, 0.5], True),  # ln 2; 0 ln 0 is 0
+        (accept_fly(1, 0.6932, top_k=3), [0.5, 0.0, 0.5], False),
+    ],
+)
+def test_only_a_target_that_wavers_forgives(rule, p, forgives):
+    """Guesses c and a: a always stands. c does with p / q, and else only where it is forgiven."""
+    made = how_far(rule, (2, 0), [p, P, P])
+    falls = sum(chance for (n, _), chance in made.items() if n == 0)
+    assert falls == pytest.approx(0 if forgives else 1 - min(1, p[2] / Q[2]))
+
+
+def test_flys_defaults_are_vllms():
+    """The next six guesses, the three likeliest tokens, .3 nats."""
+    defaults = inspect.signature(accept_fly).parameters.values()
+    assert [one.default for one in defaults] == [6, 0.3, 3]
+    for K, forgives in ((7, True), (6, False)):
+        falls = how_far(accept_fly(), (2, *[0] * (K - 1)), [P] * (K + 1)).get((0, 0), 0.0)
+        assert (falls == 0) == forgives
+
+
+def test_flys_price_on_the_toy():
+    """K = 3: the first letter is on the line, and the witnesses are off as well."""
+    p, grown = torch.tensor(P, dtype=torch.float64), Grown(TableDraft([Q] * 3), (1, 1, 1), "with")
+
+    def program(rng):
+        tree = grown.propose(Text(toy_target(3, 8), [0], 9), 3, Sampling(), rng)
+        path, token = accept_fly(2)(tree, p.expand(4, -1).clone(), rng)
+        made = [*(tree.tokens[node] for node in path), token]
+        while len(made) < 3:
+            made.append(rng.categorical(p))
+        return len(path), tuple(made[:3])
+
+    stands, letters, texts = 0.0, np.zeros((3, 3)), {}
+    for (kept, text), chance in enumerate_outcomes(program).items():
+        stands += chance * (kept > 0)
+        texts[text] = texts.get(text, 0.0) + chance
+        for place, token in enumerate(text):
+            letters[place, token] += chance
+    assert stands == pytest.approx(0.6 + 0.4 * 0.6**2)
+    off = abs(letters - P).sum(1) / 2
+    assert off.tolist() == pytest.approx([0.144, 0.024, 0.024])
+    own = {text: math.prod(P[x] for x in text) for text in itertools.product(range(3), repeat=3)}
+    assert total_variation(texts, own) == pytest.approx(0.144)
+
+
+def test_fly_judges_chains_of_guesses_that_can_come():
+    rule, rows = accept_fly(1), torch.tensor([P] * 3, dtype=torch.float64)
+    two = Tree([0, 1], [-1, -1], torch.tensor([Q, Q], dtype=torch.float64))
+    with pytest.raises(ValueError, match="must be a chain"):
+        rule(two, rows, RandomSource(0))
+    with pytest.raises(ValueError, match="q = 0"):
+        rule(chain_of([0, 1], [0.0, 0.5, 0.5]), rows, RandomSource(0))
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 4])
+def test_fly_is_the_exact_rule_where_nothing_is_forgiven(K):
+    """The window is as long as the chain, or the target never wavers."""
+    p = torch.tensor([GOOD_P] * (K + 1), dtype=torch.float64)
+    q = torch.tensor([GOOD_Q] * K, dtype=torch.float64)
+
+    def program(rule):
+        def run(rng):
+            tokens = [rng.categorical(row) for row in q]
+            path, token = rule(Tree(tokens, list(range(-1, K - 1)), q), p.clone(), rng)
+            return tuple(tokens[: len(path)]), token
+
+        return enumerate_outcomes(run)
+
+    for rule in (accept_fly(K), accept_fly(1, 99.0), accept_fly(1, 0.63, top_k=1)):
+        assert total_variation(program(rule), program(accept_tree)) < 1e-12
+    if K > 1:
+        assert total_variation(program(accept_fly(K - 1)), program(accept_tree)) > 0.01
 
 
 @pytest.mark.parametrize(
@@ -287,9 +403,10 @@ def test_thresholds_are_one_coin_for_all_children(siblings, single, total):
         lambda: accept_typical(0.1, float("nan")),
         lambda: accept_relaxed(0),
         lambda: accept_relaxed(1, -0.1),
-        lambda: accept_relaxed(1, ratio=1.5),
-        lambda: accept_thresholds(0, 1),
-        lambda: accept_thresholds(1, 1.5),
+        lambda: accept_fly(0),
+        lambda: accept_fly(1, -0.1),
+        lambda: accept_fly(1, float("nan")),
+        lambda: accept_fly(1, 0.3, 0),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong):
@@ -311,10 +428,25 @@ def test_what_is_no_distribution_is_refused_and_p_is_left_alone(name):
     assert path == [] and 0 <= token < 4
 
 
-def test_the_frontier_shows_its_points_its_line_and_its_band():
-    groups = {"a": [(1, 2, "x"), (2, 3, "y", 0.5)], "b": [(0.5, 1, "z")]}
-    drawn = figures.frontier(groups, "T", "X", "Y", ("line", [0, 1], [1, 0]), ("band", 0, 1), 2.0)
+def test_the_two_panels_show_their_points_their_lines_and_their_band():
+    groups = {"a": {"drawn": [(1, 2, "x"), (2, 3, "y", 0.5)]}, "b": {"fixed": [(0.5, 1, "z")]}}
+    lines = {"drawn": ([0, 1], [1, 0]), "fixed": ([0, 1], [2, 0])}
+    drawn = chapter.drawn_and_fixed(
+        groups, {"b": "fixed", "a": "fixed"}, "T", "X", "Y", lines, ("band", 0, 1)
+    )
     said = drawn.description
-    for word in ("T", "across: X", "up: Y", "a x: 1.00, 2.00", "b z: 0.50, 1.00", "line", "band"):
+    for word in ("T", "across: X", "up: Y", "a x, drawn: 1.00, 2.00", "b z, fixed: 0.50, 1.00"):
         assert word in said
+    assert drawn._repr_png_()[0][:4] == b"\x89PNG"
+    left, right = drawn.axes
+    (a,), (b,) = ([line for line in axes.lines if hasattr(line, "said")] for axes in (left, right))
+    assert a.get_markerfacecolor() == "white" and b.get_markerfacecolor() == b.get_color()
+    assert [text.get_text() for text in left.texts] == ["x", "y"]
+    legend = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert {"a", "b", "band", "the least that a rule pays"} < set(legend)
+
+
+def test_witnesses_shows_who_is_forgiven_and_what_is_thrown_away():
+    drawn = chapter.witnesses({"one": [1, 0, 1, 1], "two": [0, 1, 0, 1]}, 2, "T")
+    assert [row for row in drawn.rows if row in "✓✗ → ✓"] == ["✓", "✗ → ✓", "✓", "✓", *"✗✓✗✓"]
     assert drawn._repr_png_()[0][:4] == b"\x89PNG"

@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from nanogpt.generate import Tree
 from nanogpt.lossy import longest_path
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.show.diagrams import KINDS, sheet, words
-from nanogpt.show.figures import ACCEPTED, GREY, RESAMPLED, STYLE, TARGET, Picture
+from nanogpt.show.diagrams import KINDS, box, sheet, words
+from nanogpt.show.figures import ACCEPTED, GREY, RESAMPLED, SERIES, STYLE, TARGET, Picture
 
 EVEN, SURE = [0.25] * 4, [0.0, 1.0, 0.0, 0.0]
 LEANS, TAIL = [0.6, 0.2, 0.15, 0.05], [0.05, 0.7, 0.2, 0.05]
+FLAT, HALF, MOST = [0.1, 0.3, 0.3, 0.3], [0.5, 0.4, 0.05, 0.05], [0.9, 0.05, 0.03, 0.02]
 
 CASES = {  # name: (tokens, parents, p (N+1, 4), epsilon, delta)
     "no guess at all": ([], [], [LEANS], 0.09, 0.3),
@@ -43,6 +45,29 @@ CASES = {  # name: (tokens, parents, p (N+1, 4), epsilon, delta)
         0.3,
     ),
     "two children, the second likelier": ([2, 1], [-1, -1], [TAIL, LEANS, EVEN], 0.09, 0.3),
+    "a chain of four": ([1, 0, 1, 0], [-1, 0, 1, 2], [TAIL, LEANS, TAIL, LEANS, EVEN], 0.09, 0.3),
+    "a row that wavers after a sure one": ([1, 0], [-1, 0], [SURE, FLAT, TAIL], 2.0, 0.3),
+    "a surer row after one that wavers": ([1, 1], [-1, 0], [FLAT, LEANS, SURE], 2.0, 0.7),
+    "two paths of two, the one with the less likely end": (  # .5 · .4 = .20, .2 · .9 = .18
+        [2, 0, 0, 1],
+        [-1, -1, 0, 1],
+        [[0.5, 0.1, 0.2, 0.2], MOST, HALF, EVEN, LEANS],
+        0.09,
+        0.3,
+    ),
+    "two paths of two, the one with the less likely beginning": (  # .3 · .65 = .195, .45 · .42
+        [0, 1, 0, 1],
+        [-1, -1, 0, 1],
+        [[0.3, 0.45, 0.2, 0.05], [0.65, 0.2, 0.1, 0.05], [0.4, 0.42, 0.1, 0.08], EVEN, LEANS],
+        0.09,
+        0.3,
+    ),
+}
+
+PLACES = {  # of the labels of a rule's points, beside their marker: across, up, aligned
+    "o": (-7, -3, "right"),
+    "X": (6, -12, "left"),
+    "s": (0, 8, "center"),
 }
 
 BARS = {  # what is wrong, if a rule does in all cases what this bar does
@@ -71,14 +96,10 @@ def judge(mine: Callable) -> None:
     Raises AssertionError where another path stands, another token follows or from another p, where
     q or a coin decides, or where p is changed.
     """
+    rules = {name: made_by(mine, epsilon, delta) for name, (*_, epsilon, delta) in CASES.items()}
     found = {}  # of each case: the outcomes
-    for name, (tokens, parents, p, epsilon, delta) in CASES.items():
-        rule = mine(epsilon, delta)
-        assert callable(rule), (
-            f"my_accept_typical({epsilon}, {delta}) returned {rule!r}; it returns the rule, a "
-            "function of tree, target_probs and rng"
-        )
-        tree, p = tree_of(tokens, parents), torch.tensor(p, dtype=torch.float64)
+    for name, (tokens, parents, p, _, _) in CASES.items():
+        rule, tree, p = rules[name], tree_of(tokens, parents), torch.tensor(p, dtype=torch.float64)
         made = enumerate_outcomes(lambda rng: outcome(rule, tree, p, rng, name))  # noqa: B023
         paths = {path for path, _ in made}
         assert len(paths) == 1, (
@@ -95,9 +116,19 @@ def judge(mine: Callable) -> None:
         slip_of_token(name, path, chances)
 
 
+def made_by(mine: Callable, epsilon: float, delta: float) -> Callable:
+    """The reader's rule. Raises AssertionError if it is no function."""
+    rule = mine(epsilon, delta)
+    assert callable(rule), (
+        f"my_accept_typical({epsilon}, {delta}) returned {rule!r}; it returns the rule, a "
+        "function of tree, target_probs and rng"
+    )
+    return rule
+
+
 def tree_of(tokens: list[int], parents: list[int]) -> Tree:
     """The tree of a case, with a q that says nothing of p."""
-    q = torch.tensor([SURE, LEANS, EVEN][: len(tokens)], dtype=torch.float64)
+    q = torch.tensor([SURE, LEANS, EVEN, TAIL][: len(tokens)], dtype=torch.float64)
     return Tree(tokens, parents, q.reshape(-1, 4))
 
 
@@ -122,6 +153,10 @@ def path_of(tokens, parents, p, epsilon, delta, bar=None, slip="") -> tuple[int,
     """The path of a case by another bar, or with another slip."""
     p, tree = np.array(p), tree_of(tokens, parents)
     H = -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
+    if slip in ("first", "mean"):
+        H = np.full(len(p), H[0] if slip == "first" else H.mean())
+    if slip == "last made":
+        *_, epsilon, delta = list(CASES.values())[-1]
     bar = bar(epsilon, delta, H) if bar else np.minimum(epsilon, delta * np.exp(-H))
     rows = [parent + 1 for parent in parents]
     own = list(range(1, len(rows) + 1))
@@ -149,6 +184,13 @@ def slip_of_path(name: str, path: tuple, right: tuple, found: dict) -> str:
         "the bar is for the target's p of a guess, not for the draft's q": {"slip": "q"},
         "p of a node stands in its parent's row, parents[node] + 1": {"slip": "row"},
         "p and entropy of a node stand in its parent's row, parents[node] + 1": {"slip": "rows"},
+        "the entropy is that of row 0 for every node; each row of p has an entropy and a bar of "
+        "its own": {"slip": "first"},
+        "the entropy is the mean of all rows; each row of p has an entropy and a bar of its own": {
+            "slip": "mean"
+        },
+        "a rule keeps the epsilon and delta that it was made with, whatever rule is made after "
+        "it": {"slip": "last made"},
     }
     slips |= {fault: {"bar": bar} for fault, bar in BARS.items()}
     for fault, change in slips.items():
@@ -157,7 +199,7 @@ def slip_of_path(name: str, path: tuple, right: tuple, found: dict) -> str:
     if "zero" in name:
         return "0 · ln 0 is NaN in floats, and counts 0"
     if len(path) < len(right):
-        return "the longest of all paths that stand counts; look at every child"
+        return "the longest of all paths that stand counts; look at every child, however deep"
     if len(path) == len(right):
         return "of equally long paths, the likeliest counts: the largest product of their p"
     return "a guess stands only where p > min(epsilon, delta * exp(-H))"
@@ -187,16 +229,21 @@ def slip_of_token(name: str, path: tuple, chances: dict[int, float]) -> None:
 
 @mpl.rc_context(STYLE)
 def what_a_rule_makes(
-    rules: Mapping[str, Mapping[tuple[bool, int], float]],
+    rules: Mapping[str, Mapping[tuple[int, tuple[int, ...]], float]],
     p: Sequence[float],
     tokens: Sequence[str],
     title: str,
 ) -> Picture:
     """Where each rule's next token comes from, beside p: a panel a rule, a column a token.
 
-    rules: {name: {(whether the guess stood, token): probability}}; p (V). A column is what stood
-    (✓) and what was drawn instead (↻); where it does not end at the line of p, the text is off.
+    rules: {name: {(how many guesses stood, the text): probability}}; p (V); of the text, the first
+    token counts. A column is what stood (✓) and what was drawn instead (↻); where it does not end
+    at the line of p, the text is off.
     """
+    rules = {
+        name: {(stood > 0, text[0]): chance for (stood, text), chance in found.items()}
+        for name, found in rules.items()
+    }
     made = [chance for ways in rules.values() for chance in ways.values()]
     axes, foot, tall = sheet(title, 9, 3.6), 25.5, 17.0 / max([*p, *made])
     wide = 88 / len(rules)
@@ -230,3 +277,115 @@ def what_a_rule_makes(
     words(axes, 27, 34.2, "↻ rejected: drawn instead", ha="left", color=RESAMPLED)
     words(axes, 57, 34.2, "▬ p, where each column should end", ha="left", color=TARGET)
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def witnesses(rounds: Mapping[str, Sequence[int]], window: int, title: str) -> Picture:
+    """FLy's rounds, one below the other: guesses that the exact rule keeps (1) or rejects (0).
+
+    A rejected guess turns to ✓ if all of the next `window` are kept: a frame goes around those
+    witnesses. What comes after a rejection is thrown away.
+    """
+    axes, high = sheet(title, 9, 1.0 + 0.75 * len(rounds)), 7.5
+    for place in range(max(map(len, rounds.values()))):
+        words(axes, 5.5 + 8 * place, 4.4, f"guess {place + 1}", fontsize=9, color=GREY)
+    for i, (name, stands) in enumerate(rounds.items()):
+        top, over = 6.4 + high * i, False
+        words(axes, 52, top + 2.3, name, ha="left")
+        for place, stood in enumerate(stands):
+            later = stands[place + 1 : place + 1 + window]
+            forgiven = not (over or stood) and len(later) == window and all(later)
+            kind = "gone" if over else "accepted" if stood or forgiven else "rejected"
+            said = "✗ → ✓" if forgiven else "✓" if stood else "✗"
+            box(axes, 2 + 8 * place, top, 7, 4.6, said, kind)
+            if not (over or stood):
+                frame_around(axes, 9.4 + 8 * place, top - 0.7, 8 * len(later) - 0.2)
+            over = over or not (stood or forgiven)
+    words(axes, 2, 6.6 + high * len(rounds), "- -  its witnesses", ha="left", color=GREY)
+    return axes.figure
+
+
+def frame_around(axes, x: float, y: float, wide: float) -> None:
+    """A dashed frame around a row of boxes."""
+    style = {"fill": False, "edgecolor": GREY, "linestyle": "--", "linewidth": 1.4}
+    axes.add_patch(mpl.patches.Rectangle((x, y), wide, 6, **style))
+
+
+@mpl.rc_context(STYLE)
+def drawn_and_fixed(
+    groups: Mapping[str, Mapping[str, Sequence[tuple]]],
+    own: Mapping[str, str],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    band: tuple[str, float, float] | None = None,
+) -> Picture:
+    """What is gained (across) and given up (up) with drawn guesses, left, and with fixed, right.
+
+    groups: {rule: {"drawn" or "fixed": [(x, y, label), …]}}, or (x, y, label, reach) for a bar from
+    y - reach to y + reach. own: {rule: its engine's kinds}, all rules, in the order of their
+    colours; points of its own kind are filled. lines: {kind: (xs, ys)}, the least that a rule pays;
+    band: its name, from, to. The title is the takeaway.
+    """
+    figure, handles = Picture(figsize=(9, 5), layout="constrained"), {}
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    both = figure.subplots(1, 2, sharex=True, sharey=True)
+    for axes, kind in zip(both, ("drawn", "fixed"), strict=True):
+        axes.set_title(f"{kind} guesses", fontweight="normal")
+        axes.set(xlabel=xlabel, ylabel=ylabel if kind == "drawn" else "")
+        if band:
+            handles[band[0]] = axes.axhspan(*band[1:], color=TARGET, alpha=0.15, linewidth=0)
+        if lines:
+            (line,) = axes.plot(*lines[kind], color=GREY, linestyle="--")
+            handles["the least that a rule pays"] = line
+        for name, kinds in groups.items():
+            look = SERIES[list(own).index(name)]
+            points_of_a_rule(axes, look, kinds.get(kind, []), kind in own[name])
+            handles[name] = mpl.lines.Line2D([], [], **drawn_as(look))
+            for x, y, label, *_ in kinds.get(kind, []):
+                figure.rows.append(f"{name} {label}, {kind}: {x:.2f}, {y:.2f}")
+        axes.margins(0.12)
+    for axes in both:
+        label_points(axes)
+    handles["filled: its own engine's guesses"] = mpl.lines.Line2D([], [], marker="o", color=GREY)
+    handles["filled: its own engine's guesses"].set(linestyle="")
+    figure.legend(handles.values(), handles, loc="outside lower left", ncols=3)
+    return figure
+
+
+def drawn_as(look: tuple) -> dict:
+    """Colour, dash and marker of one of SERIES."""
+    colour, dash, marker, _ = look
+    return {"color": colour, "linestyle": dash, "linewidth": 0.9, "marker": marker}
+
+
+def points_of_a_rule(axes, look: tuple, points: Sequence[tuple], own: bool) -> None:
+    """The points of one rule, connected, and filled where they are its own engine's."""
+    if not points:
+        return
+    style = drawn_as(look)
+    (line,) = axes.plot(*zip(*(one[:2] for one in points), strict=True), **style)
+    line.set_markerfacecolor(style["color"] if own else "white")
+    line.said = [str(one[2]) for one in points]
+    for x, y, _, *reach in points:
+        if reach:
+            axes.errorbar(x, y, reach[0], color=style["color"], capsize=2, linewidth=0.9)
+
+
+def label_points(axes) -> None:
+    """What each point stands for, beside it; one label for several that are close together."""
+    wide, high = np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim())
+    for line in (line for line in axes.lines if hasattr(line, "said")):
+        runs = []  # of points that are close to the first of them
+        for x, y, said in zip(*line.get_data(), line.said, strict=True):
+            if runs and max(abs(x - runs[-1][0]) / wide, abs(y - runs[-1][1]) / high) < 0.05:
+                runs[-1][2:] = [runs[-1][2], said]
+            else:
+                runs.append([x, y, said])
+        across, up, aligned = PLACES.get(line.get_marker(), (7, -4, "left"))
+        style = {"fontsize": 8.5, "color": line.get_color(), "ha": aligned, "zorder": 4}
+        style["path_effects"] = [withStroke(linewidth=2.5, foreground="white")]
+        where = {"textcoords": "offset points", "xytext": (across, up)}
+        for x, y, *said in runs:
+            axes.annotate(" … ".join(said), (x, y), **where, **style)

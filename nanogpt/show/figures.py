@@ -19,7 +19,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -261,50 +260,6 @@ def grid(
     axes.figure.rows = [f"columns: {', '.join(columns)}".replace("\n", "")]
     for label, row in zip(rows, values, strict=True):
         axes.figure.rows.append(f"{label}: {' '.join(text(float(value)) for value in row)}")
-    return axes.figure
-
-
-PLACES = [(7, -4), (6, -13), (6, 6), (7, 3), (6, -13), (7, -4)]  # of the labels of a group's points
-
-
-@mpl.rc_context(STYLE)
-def frontier(
-    groups: Mapping[str, Sequence[tuple]],
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    line: tuple[str, Sequence[float], Sequence[float]] | None = None,
-    band: tuple[str, float, float] | None = None,
-    guess: float | None = None,
-    width: float = 8,
-    height: float = 4.8,
-) -> Picture:
-    """What is gained (across) and given up (up): a group of points per rule, one for each setting.
-
-    groups: {rule: [(x, y, label), …]}, or (x, y, label, reach) for a bar from y - reach to
-    y + reach. line: its name, xs and ys; band: its name, from, to. The title is the takeaway.
-    """
-    axes = picture(title, xlabel, ylabel, width, height)
-    if band:
-        axes.axhspan(*band[1:], color=TARGET, alpha=0.15, linewidth=0, label=band[0])
-    if line:
-        axes.plot(*line[1:], color=GREY, linestyle="--", label=line[0])
-    for i, ((name, points), (colour, dash, marker, _)) in enumerate(
-        zip(groups.items(), SERIES, strict=False)
-    ):
-        xs, ys = [point[0] for point in points], [point[1] for point in points]
-        axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=0.9, marker=marker, label=name)
-        for x, y, label, *reach in points:
-            if reach:
-                axes.errorbar(x, y, reach[0], color=colour, capsize=2, linewidth=0.9)
-            halo = withStroke(linewidth=2.5, foreground="white")
-            style = {"fontsize": 8.5, "color": colour, "path_effects": [halo], "zorder": 4}
-            place = {"textcoords": "offset points", "xytext": PLACES[i % len(PLACES)]}
-            axes.annotate(label, (x, y), **place, **style)
-            axes.figure.rows.append(f"{name} {label}: {x:.2f}, {y:.2f}")
-    draw_guess(axes, guess)
-    axes.margins(0.09)
-    axes.figure.legend(loc="outside lower left", ncols=3)
     return axes.figure
 
 

@@ -27,6 +27,8 @@ def slipped(old, new):
     return TURN.replace(old, new)
 
 
+TIE = "(len(path) + 1, joint * chance) > (len(best[0]), best[1])"
+
 RIGHT = {
     0: [
         """
@@ -82,45 +84,52 @@ class my_accept_typical:
     ],
     1: [
         """
-def my_weight(p, q, most):
-    distance = sum(abs(a - b) for a, b in zip(p, q)) / 2
-    if distance <= most:
-        return 0.0
-    return 1 - most / distance
+def my_perfect(p, epsilon, delta):
+    H = -sum(x * np.log(x) for x in p if x > 0)
+    bar = min(epsilon, delta * np.exp(-H))
+    stands = sum(x for x in p if x > bar)
+    return 1.0, stands, stands * (1 - stands)
 """,
         """
-def my_weight(p, q, most):
-    p, q = np.array(p), np.array(q)
-    distance = 1 - np.minimum(p, q).sum()
-    return max(0.0, 1 - most / max(distance, 1e-300))
+def my_perfect(p, epsilon, delta):
+    exact, _ = bill(ways(accept_tree, p, p), p)
+    return (exact, *bill(ways(accept_typical(epsilon, delta), p, p), p))
 """,
         """
-def my_weight(p, q, most):
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        w = (low + high) / 2
-        off = sum(abs((1 - w) * (b - a)) for a, b in zip(p, q)) / 2
-        low, high = (w, high) if off > most else (low, w)
-    return high
+def my_perfect(p, epsilon, delta):
+    p = np.array(p)
+    bar = min(epsilon, delta * np.exp((p * np.log(np.maximum(p, 1e-300))).sum()))
+    stood = np.where(p > bar, p, 0.0)
+    made = stood + (1 - stood.sum()) * p
+    return [np.minimum(p, p).sum(), stood.sum(), np.maximum(made - p, 0).sum()]
 """,
     ],
     2: [
         """
-def my_shifts(logits, theta):
-    best, second = sorted(logits, reverse=True)[:2]
-    stands = (theta * best - second) / (1 - theta)
-    return max(stands, -best) + 1.0, -second
+def my_fooling(p):
+    same = sum(x * np.log(x) for x in p)
+    first = (same - np.log(p[2])) / (np.log(p[0]) - np.log(p[2]))
+    return [first, 0.0, 1 - first]
 """,
         """
-def my_shifts(logits, theta):
-    second = float(np.sort(logits)[-2])
-    return 1e9, -second
+def my_fooling(p):
+    up, down = np.log2(p[0] / p[1]), np.log2(p[1] / p[2])
+    moved = p[1] / (up + down)
+    return np.array([p[0] + moved * down, 0.0, p[2] + moved * up])
 """,
         """
-def my_shifts(logits, theta):
-    best, second = sorted(logits)[-1], sorted(logits)[-2]
-    gap = best - second
-    return gap / (1 - theta) - second + 1.0, gap * theta / 2 / (1 - theta) - second
+def my_fooling(p):
+    def loss(made):
+        return -sum(x * np.log(y) for x, y in zip(made, p))
+
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        first = (low + high) / 2
+        if loss([first, 0.0, 1 - first]) > loss(p):
+            low = first
+        else:
+            high = first
+    return [first, 0.0, 1 - first]
 """,
     ],
 }
@@ -231,68 +240,94 @@ def my_accept_typical(epsilon, delta):
 """,
             "it returns the rule",
         ),
+        (slipped("np.exp(-H))", "np.exp(-H[0]) * np.ones(len(p)))"), "that of row 0"),
+        (slipped("np.exp(-H))", "np.exp(-H.mean()) * np.ones(len(p)))"), "mean of all rows"),
+        (slipped("path, joint = paths[parent]", "path, joint = paths[parent][0], 1.0"), "product"),
+        (TURN.replace("1.0", "0.0").replace("joint * chance", "joint + chance"), "product"),
+        (TURN.replace("1.0", "0.0").replace("joint * chance", "max(joint, chance)"), "product"),
+        (TURN.replace("joint * chance", "min(joint, chance)"), "product"),
+        (TURN.replace("joint * chance", "joint if path else chance"), "product"),
+        (slipped(TIE, "len(path) + 1 >= len(best[0])"), "the largest product"),
+        (slipped("in paths and", "in paths and len(paths[parent][0]) < 2 and"), "however deep"),
+        (
+            "KEPT = {}\n"
+            + slipped(
+                "    def rule(tree",
+                "    KEPT.update(epsilon=epsilon, delta=delta)\n\n    def rule(tree",
+            ).replace("np.minimum(epsilon, delta", "np.minimum(KEPT['epsilon'], KEPT['delta']"),
+            "that it was made with",
+        ),
     ],
     1: [
-        (  # the weight of q, not of p
+        (  # what Medusa's paper says: two independent draws that agree
             """
-def my_weight(p, q, most):
-    distance = sum(abs(a - b) for a, b in zip(p, q)) / 2
-    return min(1.0, most / distance) if distance else 0.0
+def my_perfect(p, epsilon, delta):
+    H = -sum(x * np.log(x) for x in p if x > 0)
+    stands = sum(x for x in p if x > min(epsilon, delta * np.exp(-H)))
+    return sum(x * x for x in p), stands, stands * (1 - stands)
 """,
-            "more than",
+            "the exact rule keeps",
         ),
-        (  # twice the total variation
+        (  # what is rejected is drawn anew, and may come after all
             """
-def my_weight(p, q, most):
-    distance = sum(abs(a - b) for a, b in zip(p, q))
-    return max(0.0, 1 - most / distance) if distance else 0.0
+def my_perfect(p, epsilon, delta):
+    H = -sum(x * np.log(x) for x in p if x > 0)
+    stands = sum(x for x in p if x > min(epsilon, delta * np.exp(-H)))
+    return 1.0, stands, 1 - stands
 """,
-            "a smaller weight",
+            "drawn anew",
         ),
-        (  # on the safe side, and as slow as ever
+        (
             """
-def my_weight(p, q, most):
-    return 1.0
+def my_perfect(p, epsilon, delta):
+    stands = sum(x for x in p if x > epsilon)
+    return 1.0, stands, stands * (1 - stands)
 """,
-            "a smaller weight",
+            "typical acceptance keeps",
         ),
-        (  # below 0 where everything may stand
+        (
             """
-def my_weight(p, q, most):
-    distance = sum(abs(a - b) for a, b in zip(p, q)) / 2
-    return 1 - most / distance if distance else 0.0
+def my_perfect(p, epsilon, delta):
+    return 1.0, 1.0
 """,
-            "from 0 to 1",
+            "three numbers",
         ),
     ],
     2: [
         (
             """
-def my_shifts(logits, theta):
-    return 0.0, 0.0
+def my_fooling(p):
+    return [p[0] / (p[0] + p[2]), 0.0, p[2] / (p[0] + p[2])]
 """,
-            "not let the second stand",
+            "the loss is",
         ),
         (
             """
-def my_shifts(logits, theta):
-    return 1e9, -1e9
+def my_fooling(p):
+    return list(p)
 """,
-            "not above 0",
+            "never comes",
         ),
         (
             """
-def my_shifts(logits, theta):
-    return 1e9, 1e9
+def my_fooling(p):
+    return [p[0], 0.0, p[2]]
 """,
-            "lets the second stand",
+            "add up to",
         ),
         (
             """
-def my_shifts(logits, theta):
-    return 1e9
+def my_fooling(p):
+    return [1.5, 0.0, -0.5]
 """,
-            "two numbers",
+            "below 0",
+        ),
+        (
+            """
+def my_fooling(p):
+    return 1.0
+""",
+            "three numbers",
         ),
     ],
 }
