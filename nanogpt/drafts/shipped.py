@@ -53,7 +53,7 @@ def mtp_draft(target, table, K: int):
 
 PROPOSERS: dict[str, Callable] = {  # of the target, a table, K, and for some the number of nodes
     "exit": lambda target, table, K: itself.EarlyExitDraft(
-        target, 1, itself.load_exits(device=target.device)[1], K
+        target, 1, itself.load_exits(device=target.device, adapter="hidden layer")[1], K
     ),
     "medusa": lambda target, table, K: parallel.MedusaDraft(parallel.load(device=target.device)),
     "medusa-tree": lambda target, table, K, nodes: parallel.MedusaDraft(
@@ -78,7 +78,7 @@ PROPOSERS: dict[str, Callable] = {  # of the target, a table, K, and for some th
     ),
 }
 BEST_PROPOSED = {  # K; of "lookahead", how many columns and n-grams
-    **{"exit": 2, "medusa": 4, "medusa-tree": 4, "tree": 8},
+    **{"exit": 4, "medusa": 4, "medusa-tree": 4, "tree": 8},
     **{"eagle": 2, "eagle3": 3, "eagle-tree": 4, "mtp": 2},
     **{"jacobi": 3, "lookahead": 3, "block-apart": 3, "block-markov": 4},
 }
