@@ -292,7 +292,7 @@ def accuracies_on(target, heads, windows: torch.Tensor) -> list[list[float]]:
 def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
     """The shipped target and heads trained on together, on the corpus.
 
-    The loss is the target's own plus a fifth of the heads' (Cai et al. 2024, section 2.2).
+    The loss is the target's own plus a fifth of the heads' (Cai et al. 2024, section 2.2.2).
     """
     started, corpus = time.monotonic(), load_corpus()
     data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))

@@ -19,9 +19,10 @@ from nanogpt.show.figures import DRAFT, GREY, STYLE, TARGET, Picture, shown
 def judge(mine: Callable) -> None:
     """Judges my_medusa_loss(logits, tokens): Σ .8^i times the mean cross-entropy of head i.
 
-    It is compared with the right sum, in float64, for three heads and for one.
+    It is compared with the right sum, in float64, for three heads and for one; so is the gradient
+    that each head gets from it.
     Raises AssertionError for labels too near or too far, a lost or shifted weight, a sum where a
-    mean belongs, labels that wrap around, or a loss without a gradient.
+    mean belongs, labels that wrap around, or a loss that does not teach every head.
     """
     generator = torch.Generator().manual_seed(0)
     for n_heads in (3, 1):
@@ -35,15 +36,36 @@ def judge(mine: Callable) -> None:
             raise AssertionError(
                 f"for {n_heads} heads the loss came as {got!r}; it is one number, in a tensor"
             ) from None
-        right = loss_with(logits, tokens).item()
+        right = loss_with(logits, tokens)
         fault = slip_of_loss(logits, tokens, value)
-        assert abs(value - right) < 1e-4, (
+        assert abs(value - right.item()) < 1e-4, (
             f"{n_heads} heads on windows of 9 tokens: the loss is {value:.4f}, not {right:.4f}"
             + (f"; {fault}" if fault else "; compare your labels with the table above")
         )
         assert isinstance(got, Tensor) and got.requires_grad, (
             "the number is right but carries no gradient, so nothing can be trained with it; keep "
             "it a tensor, without .item() or no_grad"
+        )
+        judge_gradients(got, right, logits)
+
+
+def judge_gradients(got: Tensor, right: Tensor, logits: Tensor) -> None:
+    """Each head's share of the gradient of `got`, a loss of logits (B, T, n_heads, V), is right's.
+
+    Raises AssertionError with the first head that learns nothing from it, or something else.
+    """
+    (mine,) = torch.autograd.grad(got, logits, allow_unused=True)
+    (wanted,) = torch.autograd.grad(right, logits)
+    mine = torch.zeros_like(wanted) if mine is None else mine
+    for i in range(1, logits.shape[2] + 1):
+        its, ours = mine[:, :, i - 1], wanted[:, :, i - 1]
+        assert its.any(), (
+            f"the number is right, but head {i} of {logits.shape[2]} gets no gradient from it and "
+            "would never learn; keep each head's part a tensor, without float(), .item() or detach"
+        )
+        assert torch.allclose(its, ours, atol=1e-6), (
+            f"the number is right, but head {i}'s gradient is not: a part of its loss is cut off "
+            "(detach, float or .item), so training would pull it elsewhere"
         )
 
 

@@ -29,7 +29,7 @@ BLOCK = DATA_DIR / "checkpoints" / "block.safetensors"
 class MedusaHeads(nn.Module):
     """n_heads heads: the i-th, from 1, guesses the token i places after the one lm_head predicts.
 
-    Each is h + SiLU(W h), then a linear layer without bias (Cai et al. 2024, section 2.1). W starts
+    Each is h + SiLU(W h), then a linear layer without bias (Cai et al. 2024, section 2.1.1). W starts
     at 0. The weights of all heads lie in two tensors, so that a product serves all of them.
     """
 
@@ -56,7 +56,7 @@ class MedusaHeads(nn.Module):
 
 
 def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Σ .8^i times the cross-entropy of head i, in nats (Cai et al. 2024, equation 1).
+    """Σ .8^i times the cross-entropy of head i, in nats (Cai et al. 2024, section 2.2.1).
 
     logits (B, T, n_heads, V) after each of tokens (B, T). lm_head predicts the next token; head i,
     from 1, is asked for the token i places further on.

@@ -141,6 +141,54 @@ def my_medusa_loss(logits, tokens):
         ),
         (
             """
+def my_medusa_loss(logits, tokens):  # the sum so far is a number, so only the last head learns
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        its = 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        loss = its if i == 1 else loss.item() + its
+    return loss
+""",
+            "head 1 of 3 gets no gradient",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):  # only the first head learns
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        its = 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        loss = its if i == 1 else loss + its.item()
+    return loss
+""",
+            "head 2 of 3 gets no gradient",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):  # the weights are added to the number, not to the gradient
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        its = F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        loss = loss + its + (0.8**i - 1) * its.detach()
+    return loss
+""",
+            "head 1's gradient is not",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):  # a gradient, but of something else
+    with torch.no_grad():
+        loss = 0.0
+        for i in range(1, logits.shape[2] + 1):
+            guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+            loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss + torch.zeros(1, requires_grad=True).sum()
+""",
+            "head 1 of 3 gets no gradient",
+        ),
+        (
+            """
 def my_medusa_loss(logits, tokens):
     loss = 0.0
     for i in range(1, logits.shape[2] + 1):
