@@ -2,8 +2,8 @@
 
     python data/make_drafts.py                 all of them
     python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop, exits,
-                                               layerskip, medusa, medusa2, mtp, eagle, eagle3,
-                                               ablation (into eagle's file), block
+                                               layerskip, medusa, medusa_kept, medusa2, mtp, eagle,
+                                               eagle3, ablation (into eagle's file), block
 
 The target writes six million characters, 512 texts side by side, and its probabilities are kept.
 That takes most of the time, and several gigabytes of memory while the tree is made.
@@ -170,8 +170,11 @@ def make_layerskip(target, tokenizer, steps: int = 4000, peak: float = 3e-3) -> 
     print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
 
 
-def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
-    """Heads on the target as it is, trained on a text that it wrote: the stand-in."""
+def make_medusa(target, tokenizer, path=parallel.MEDUSA, steps=4000, n_heads=4) -> None:
+    """Heads on the target as it is, trained on a text that it wrote: the stand-in.
+
+    path: MEDUSA for heads that learn which token came, KEPT for heads that learn to be kept.
+    """
     started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
     size = target.config.block_size
     windows, unseen = (
@@ -184,9 +187,13 @@ def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
 
     def loss_of(generator):
         rows = torch.randint(len(windows), (16,), generator=generator)
-        return parallel.medusa_loss(heads(hidden[rows]), windows[rows])
+        if path == parallel.MEDUSA:
+            return parallel.medusa_loss(heads(hidden[rows]), windows[rows])
+        with torch.no_grad():
+            p = torch.softmax(target.lm_head(hidden[rows]), dim=-1)
+        return parallel.overlap_loss(heads(hidden[rows]), p)
 
-    losses = run("medusa", heads, make_optimizer(heads), loss_of, steps)
+    losses = run(path.stem, heads, make_optimizer(heads), loss_of, steps)
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
@@ -194,8 +201,8 @@ def make_medusa(target, tokenizer, steps: int = 4000, n_heads: int = 4) -> None:
         "corpus": "stand-in",
         "accuracies": accuracies_on(target, heads, unseen),
     }
-    parallel.save(parallel.MEDUSA, heads, tokenizer, facts)
-    print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
+    parallel.save(path, heads, tokenizer, facts)
+    print(path.relative_to(DATA_DIR), facts)
 
 
 def eagle_loss(head, target, tokens, batch_size: int, how: dict) -> Callable:
@@ -429,6 +436,7 @@ def main(names: list[str]) -> None:
         "exits": lambda: make_exits(target, tokenizer),
         "layerskip": lambda: make_layerskip(*checkpoint.load()),
         "medusa": lambda: make_medusa(target, tokenizer),
+        "medusa_kept": lambda: make_medusa(target, tokenizer, parallel.KEPT),
         "medusa2": lambda: make_medusa2(*checkpoint.load()),
         "mtp": lambda: make_mtp(tokenizer),
         "eagle": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE, match=True, noise=0.1),

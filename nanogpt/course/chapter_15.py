@@ -5,10 +5,12 @@ The turn: the loss that teaches each Medusa head its own token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -157,3 +159,44 @@ def heads_ahead(read: str, said: Sequence[tuple[str, float]], title: str) -> Pic
     axes.plot([state + 4.6, last], [23.6, 23.6], color=GREY, linewidth=1.4)
     words(axes, last, 27.2, "the same state for all", ha="right")
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def squares(
+    tables: Mapping[str, Sequence[Sequence[float]]], rows: str, columns: str, title: str, top: int
+) -> Picture:
+    """Distributions of two letters as squares: the first letter down, the second across.
+
+    tables: {name: one for every pair, of rows and columns}; the first is the truth, and beside the
+    others stands what they have in common with it, which is what is kept of a guess. Shown are the
+    `top` rows and columns that weigh most in the first; a colour is the root of a probability.
+    """
+    tables = {name: np.asarray(table, dtype=float) for name, table in tables.items()}
+    truth = next(iter(tables.values()))
+    down, across = (np.argsort(-truth.sum(axis), kind="stable")[:top] for axis in (1, 0))
+    width, height, side = 0.2 + 2.9 * len(tables), 3.6, 2.25  # inches
+    figure = Picture(figsize=(width, height))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    for i, (name, table) in enumerate(tables.items()):
+        axes = figure.add_axes(
+            ((0.65 + 2.9 * i) / width, 0.65 / height, side / width, side / height)
+        )
+        part = table[np.ix_(down, across)]
+        axes.imshow(np.sqrt(part), cmap="Blues", vmin=0, vmax=np.sqrt(truth.max()))
+        kept = "" if table is truth else f"\nin common {np.minimum(truth, table).sum():.2f}"
+        axes.set_title(name + kept, fontsize=10.5, fontweight="normal")
+        axes.set_xticks(range(len(across)), [shown(columns[i]) for i in across], fontsize=9)
+        axes.set_yticks(range(len(down)), [shown(rows[i]) for i in down], fontsize=9)
+        axes.set(xlabel="second", ylabel="first")
+        axes.grid(visible=False)
+        figure.rows.append(f"{name}{kept}".replace("\n", ", "))
+        if top <= 3:
+            numbers_in(axes, part)
+    return figure
+
+
+def numbers_in(axes: Axes, values: np.ndarray) -> None:
+    """Each of a few values, in the middle of its cell."""
+    for (i, j), value in np.ndenumerate(values):
+        colour = "white" if value > 0.3 else "black"
+        axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour)

@@ -60,12 +60,21 @@ def my_told(q, row, base):
     out = []
     for a, b, c in zip(q.tolist(), row.tolist(), base.tolist()):
         out.append(a * b / c if c else 0.0)
-    return [x / sum(out) for x in out]
+    return [x / sum(out) for x in out] if sum(out) else q
 """,
         """
 def my_told(q, row, base):
     weight = torch.nan_to_num(q * row / base, nan=0.0, posinf=0.0)
-    return weight / weight.sum()
+    return weight / weight.sum() if weight.any() else q
+""",
+        """
+def my_told(q, row, base):  # in place
+    before = q.clone()
+    q *= row
+    q[base > 0] /= base[base > 0]
+    q[base == 0] = 0
+    q /= q.sum()
+    return before if q.isnan().any() else q
 """,
     ],
 }
@@ -232,6 +241,29 @@ def my_distance(logits, texts, most):
 """,
             "looks 1 ahead",
         ),
+        (
+            """
+def my_distance(logits, texts, most):
+    losses = []
+    for far in range(1, most + 1):
+        guesses, labels = logits[:, :-far], texts[:, far:]  # a sum
+        loss = F.cross_entropy(guesses.flatten(0, 1), labels.flatten(), reduction="sum")
+        losses.append(loss.item())
+    return 1 + losses.index(min(losses))
+""",
+            "sums are small where few places have a label",
+        ),
+        (
+            """
+def my_distance(logits, texts, most):
+    right = []
+    for far in range(1, most + 1):
+        hits = logits[:, :-far].argmax(-1) == texts[:, far:]
+        right.append(hits.float().mean().item())
+    return 1 + right.index(max(right))
+""",
+            "the lower cross-entropy",
+        ),
     ],
     2: [
         (
@@ -255,6 +287,14 @@ def my_told(q, row, base):
     return q * row / base
 """,
             "three letters",
+        ),
+        (
+            """
+def my_told(q, row, base):
+    ratio = torch.where(base > 0, row / base.clamp(min=1e-300), 0)
+    return q * ratio / (q * ratio).sum()
+""",
+            "nothing is left",
         ),
     ],
 }
