@@ -3,7 +3,7 @@
     python data/make_drafts.py                 all of them
     python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop, exits,
                                                layerskip, control (into layerskip's file),
-                                               medusa, medusa2, mtp,
+                                               medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block
 
@@ -197,8 +197,11 @@ def make_control(target, tokenizer) -> None:
     print(itself.LAYERSKIP.relative_to(DATA_DIR), facts)
 
 
-def make_medusa(target, tokenizer, steps: int = STEPS, n_heads: int = 4) -> None:
-    """Heads on the target as it is, trained on a text that it wrote: the stand-in."""
+def make_medusa(target, tokenizer, path=parallel.MEDUSA, steps=STEPS, n_heads=4) -> None:
+    """Heads on the target as it is, trained on a text that it wrote: the stand-in.
+
+    path: MEDUSA for heads that learn which token came, KEPT for heads that learn to be kept.
+    """
     started, text = time.monotonic(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
     size = target.config.block_size
     windows, unseen = (
@@ -211,9 +214,13 @@ def make_medusa(target, tokenizer, steps: int = STEPS, n_heads: int = 4) -> None
 
     def loss_of(generator):
         rows = torch.randint(len(windows), (16,), generator=generator)
-        return parallel.medusa_loss(heads(hidden[rows]), windows[rows])
+        if path == parallel.MEDUSA:
+            return parallel.medusa_loss(heads(hidden[rows]), windows[rows])
+        with torch.no_grad():
+            p = torch.softmax(target.lm_head(hidden[rows]), dim=-1)
+        return parallel.overlap_loss(heads(hidden[rows]), p)
 
-    losses = run("medusa", heads, make_optimizer(heads), loss_of, steps)
+    losses = run(path.stem, heads, make_optimizer(heads), loss_of, steps)
     facts = {
         "steps": steps,
         "seconds": round(time.monotonic() - started, 1),
@@ -221,8 +228,8 @@ def make_medusa(target, tokenizer, steps: int = STEPS, n_heads: int = 4) -> None
         "corpus": "stand-in",
         "accuracies": accuracies_on(target, heads, unseen),
     }
-    parallel.save(parallel.MEDUSA, heads, tokenizer, facts)
-    print(parallel.MEDUSA.relative_to(DATA_DIR), facts)
+    parallel.save(path, heads, tokenizer, facts)
+    print(path.relative_to(DATA_DIR), facts)
 
 
 def eagle_loss(head, target, tokens, batch_size: int, how: dict) -> Callable:
@@ -343,7 +350,7 @@ def accuracies_on(target, heads, windows: torch.Tensor) -> list[list[float]]:
 def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
     """The shipped target and heads trained on together, on the corpus.
 
-    The loss is the target's own plus a fifth of the heads' (Cai et al. 2024, section 2.2).
+    The loss is the target's own plus a fifth of the heads' (Cai et al. 2024, section 2.2.2).
     """
     started, corpus = time.monotonic(), load_corpus()
     data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
@@ -561,6 +568,7 @@ def main(names: list[str]) -> None:
         "layerskip": lambda: make_layerskip(*checkpoint.load()),
         "control": lambda: make_control(*checkpoint.load()),  # into layerskip's file
         "medusa": lambda: make_medusa(target, tokenizer),
+        "medusa_kept": lambda: make_medusa(target, tokenizer, parallel.KEPT),
         "medusa2": lambda: make_medusa2(*checkpoint.load()),
         "mtp": lambda: make_mtp(tokenizer),
         "ahead": lambda: make_ahead(tokenizer),  # into mtp's file

@@ -123,6 +123,7 @@ SHIPPED = {  # file: how it is loaded and saved again
     ),
     itself.EXITS: exits_again,
     parallel.MEDUSA: lambda path, *rest: parallel.save(path, parallel.load(), *rest),
+    parallel.KEPT: lambda path, *rest: parallel.save(path, parallel.load(parallel.KEPT), *rest),
     parallel.MEDUSA2: heads_again,
     parallel.BLOCK: lambda path, *rest: parallel.save_block(path, parallel.load_block(), *rest),
     eagle.EAGLE: lambda path, *rest: eagle.save(path, eagle.load(), *rest),

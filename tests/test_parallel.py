@@ -9,7 +9,13 @@ from conftest import TINY, make_model, read_text, restarts
 from nanogpt import checkpoint
 from nanogpt.drafts import parallel
 from nanogpt.drafts.grown import sparse_tree
-from nanogpt.drafts.parallel import MedusaDraft, MedusaHeads, depths_of, medusa_loss
+from nanogpt.drafts.parallel import (
+    MedusaDraft,
+    MedusaHeads,
+    depths_of,
+    medusa_loss,
+    overlap_loss,
+)
 from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
@@ -62,6 +68,37 @@ def test_the_loss_asks_head_i_for_the_token_i_places_past_lm_heads():
         assert medusa_loss(wrong * 50.0, tokens) > 10
     even = medusa_loss(torch.zeros(1, 10, 2, 5), tokens)
     assert float(even) == pytest.approx((0.8 + 0.64) * torch.log(torch.tensor(5.0)).item())
+
+
+def test_the_overlap_loss_judges_head_i_by_p_as_it_is_i_tokens_later():
+    """Heads that say exactly that p are always kept; a place too near or too far, they are not."""
+    p = torch.rand(2, 10, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 4
+    p = p / p.sum(-1, keepdim=True)
+
+    def heads_that_see(*far):
+        return torch.stack([p.roll(-i, 1).log() for i in far], dim=2)
+
+    assert overlap_loss(heads_that_see(1, 2), p) == pytest.approx(0, abs=1e-12)
+    for far in ((0, 1), (2, 3), (1, 1), (2, 2), (2, 1)):
+        assert overlap_loss(heads_that_see(*far), p) > 0.1
+    certain = torch.eye(5, dtype=torch.float64)[torch.arange(10) % 5][None]
+    even = overlap_loss(torch.zeros(1, 10, 2, 5, dtype=torch.float64), certain)
+    assert float(even) == pytest.approx((0.8 + 0.64) * (1 - 1 / 5))
+
+
+def test_the_overlap_loss_backs_one_story_where_cross_entropy_hedges():
+    """By hand: after X (.6) always A, after Y (.4) always B; the head is asked before."""
+    tokens = torch.tensor([[0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]])  # head 1 is judged by the last ten
+    p = torch.eye(2, dtype=torch.float64)[tokens]
+    heads = {
+        name: torch.tensor(q, dtype=torch.float64).log().expand(1, 11, 1, 2)
+        for name, q in {"average": [0.6, 0.4], "always A": [1 - 1e-12, 1e-12]}.items()
+    }
+    rejected = {name: float(overlap_loss(logits, p)) / 0.8 for name, logits in heads.items()}
+    assert rejected == pytest.approx({"average": 0.48, "always A": 0.4}, abs=1e-9)
+    labels = torch.cat([torch.zeros(1, 1, dtype=torch.int64), tokens], dim=1)[:, :11]
+    nats = {name: medusa_loss(logits, labels) for name, logits in heads.items()}
+    assert nats["average"] < nats["always A"]
 
 
 def test_training_finds_the_token_that_lm_head_does_not_know():
@@ -204,7 +241,8 @@ def test_the_shipped_heads_guess_their_own_tokens():
     facts = checkpoint.read_header(parallel.MEDUSA2)["facts"]
     stand_in = (parallel.DATA_DIR / "stand_in.txt").read_text()[-64 * 128 :]
     texts = torch.tensor(tokenizer.encode(stand_in)).view(64, 128)
-    for model, heads in ((target, parallel.load()), parallel.load_with_target()):
+    alone = [(target, parallel.load(path)) for path in (parallel.MEDUSA, parallel.KEPT)]
+    for model, heads in (*alone, parallel.load_with_target()):
         with torch.no_grad():
             logits = heads(model.trunk(texts)[0])
         assert logits.dtype == torch.float32 and logits.shape[2] == 4
@@ -219,7 +257,25 @@ def test_the_shipped_heads_guess_their_own_tokens():
     assert facts["val_loss"] < 1.55
 
 
-def test_a_file_of_heads_comes_back(tmp_path):
+def test_heads_that_learned_to_be_kept_are_kept_more_often():
+    """Than those with as many updates on the cross-entropy, at every distance."""
+    target, tokenizer = checkpoint.load()
+    text = (parallel.DATA_DIR / "stand_in.txt").read_text()[-64 * 128 :]
+    with torch.no_grad():
+        hidden, _ = target.trunk(torch.tensor(tokenizer.encode(text)).view(64, 128))
+        p = torch.softmax(target.lm_head(hidden), dim=-1)
+        old, new = (parallel.load(path)(hidden) for path in (parallel.MEDUSA, parallel.KEPT))
+    for i in range(1, 5):
+        kept = [
+            torch.minimum(torch.softmax(heads[:, :-i, i - 1], dim=-1), p[:, i:]).sum(-1).mean()
+            for heads in (old, new)
+        ]
+        assert kept[0] + 0.01 < kept[1]
+    steps = [checkpoint.read_header(x)["facts"]["steps"] for x in (parallel.MEDUSA, parallel.KEPT)]
+    assert steps == [4000, 4000]
+
+
+def test_a_file_of_heads_comes_back(tmp_path, monkeypatch):
     tokenizer = checkpoint.load()[1]
     target = make_model(dtype=torch.float32)
     heads = MedusaHeads.on(target, 2)
@@ -231,8 +287,11 @@ def test_a_file_of_heads_comes_back(tmp_path):
     assert parallel.load(tmp_path / "alone").mix.shape == (2, 8, 8)
     with pytest.raises(ValueError, match="py medusa2"):
         parallel.load_with_target(tmp_path / "alone")
-    with pytest.raises(FileNotFoundError, match="py medusa"):
+    with pytest.raises(FileNotFoundError, match="py medusa`"):
         parallel.load(tmp_path / "nothing")
+    monkeypatch.setattr(parallel, "KEPT", tmp_path / "nothing either")
+    with pytest.raises(FileNotFoundError, match="py medusa_kept"):
+        parallel.load(parallel.KEPT)
 
 
 def test_accuracies_count_the_rank_of_the_token_that_came():

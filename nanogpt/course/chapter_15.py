@@ -5,10 +5,12 @@ The turn: the loss that teaches each Medusa head its own token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,9 +21,10 @@ from nanogpt.show.figures import DRAFT, GREY, STYLE, TARGET, Picture, shown
 def judge(mine: Callable) -> None:
     """Judges my_medusa_loss(logits, tokens): Σ .8^i times the mean cross-entropy of head i.
 
-    It is compared with the right sum, in float64, for three heads and for one.
+    It is compared with the right sum, in float64, for three heads and for one; so is the gradient
+    that each head gets from it.
     Raises AssertionError for labels too near or too far, a lost or shifted weight, a sum where a
-    mean belongs, labels that wrap around, or a loss without a gradient.
+    mean belongs, labels that wrap around, or a loss that does not teach every head.
     """
     generator = torch.Generator().manual_seed(0)
     for n_heads in (3, 1):
@@ -35,15 +38,36 @@ def judge(mine: Callable) -> None:
             raise AssertionError(
                 f"for {n_heads} heads the loss came as {got!r}; it is one number, in a tensor"
             ) from None
-        right = loss_with(logits, tokens).item()
+        right = loss_with(logits, tokens)
         fault = slip_of_loss(logits, tokens, value)
-        assert abs(value - right) < 1e-4, (
+        assert abs(value - right.item()) < 1e-4, (
             f"{n_heads} heads on windows of 9 tokens: the loss is {value:.4f}, not {right:.4f}"
             + (f"; {fault}" if fault else "; compare your labels with the table above")
         )
         assert isinstance(got, Tensor) and got.requires_grad, (
             "the number is right but carries no gradient, so nothing can be trained with it; keep "
             "it a tensor, without .item() or no_grad"
+        )
+        judge_gradients(got, right, logits)
+
+
+def judge_gradients(got: Tensor, right: Tensor, logits: Tensor) -> None:
+    """Each head's share of the gradient of `got`, a loss of logits (B, T, n_heads, V), is right's.
+
+    Raises AssertionError with the first head that learns nothing from it, or something else.
+    """
+    (mine,) = torch.autograd.grad(got, logits, allow_unused=True)
+    (wanted,) = torch.autograd.grad(right, logits)
+    mine = torch.zeros_like(wanted) if mine is None else mine
+    for i in range(1, logits.shape[2] + 1):
+        its, ours = mine[:, :, i - 1], wanted[:, :, i - 1]
+        assert its.any(), (
+            f"the number is right, but head {i} of {logits.shape[2]} gets no gradient from it and "
+            "would never learn; keep each head's part a tensor, without float(), .item() or detach"
+        )
+        assert torch.allclose(its, ours, atol=1e-6), (
+            f"the number is right, but head {i}'s gradient is not: a part of its loss is cut off "
+            "(detach, float or .item), so training would pull it elsewhere"
         )
 
 
@@ -135,3 +159,44 @@ def heads_ahead(read: str, said: Sequence[tuple[str, float]], title: str) -> Pic
     axes.plot([state + 4.6, last], [23.6, 23.6], color=GREY, linewidth=1.4)
     words(axes, last, 27.2, "the same state for all", ha="right")
     return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def squares(
+    tables: Mapping[str, Sequence[Sequence[float]]], rows: str, columns: str, title: str, top: int
+) -> Picture:
+    """Distributions of two letters as squares: the first letter down, the second across.
+
+    tables: {name: one for every pair, of rows and columns}; the first is the truth, and beside the
+    others stands what they have in common with it, which is what is kept of a guess. Shown are the
+    `top` rows and columns that weigh most in the first; a colour is the root of a probability.
+    """
+    tables = {name: np.asarray(table, dtype=float) for name, table in tables.items()}
+    truth = next(iter(tables.values()))
+    down, across = (np.argsort(-truth.sum(axis), kind="stable")[:top] for axis in (1, 0))
+    width, height, side = 0.2 + 2.9 * len(tables), 3.6, 2.25  # inches
+    figure = Picture(figsize=(width, height))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    for i, (name, table) in enumerate(tables.items()):
+        axes = figure.add_axes(
+            ((0.65 + 2.9 * i) / width, 0.65 / height, side / width, side / height)
+        )
+        part = table[np.ix_(down, across)]
+        axes.imshow(np.sqrt(part), cmap="Blues", vmin=0, vmax=np.sqrt(truth.max()))
+        kept = "" if table is truth else f"\nin common {np.minimum(truth, table).sum():.2f}"
+        axes.set_title(name + kept, fontsize=10.5, fontweight="normal")
+        axes.set_xticks(range(len(across)), [shown(columns[i]) for i in across], fontsize=9)
+        axes.set_yticks(range(len(down)), [shown(rows[i]) for i in down], fontsize=9)
+        axes.set(xlabel="second", ylabel="first")
+        axes.grid(visible=False)
+        figure.rows.append(f"{name}{kept}".replace("\n", ", "))
+        if top <= 3:
+            numbers_in(axes, part)
+    return figure
+
+
+def numbers_in(axes: Axes, values: np.ndarray) -> None:
+    """Each of a few values, in the middle of its cell."""
+    for (i, j), value in np.ndenumerate(values):
+        colour = "white" if value > 0.3 else "black"
+        axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour)

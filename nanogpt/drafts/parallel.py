@@ -22,6 +22,7 @@ from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
+KEPT = DATA_DIR / "checkpoints" / "medusa_kept.safetensors"  # trained with overlap_loss
 MEDUSA2 = DATA_DIR / "checkpoints" / "medusa2.safetensors"
 BLOCK = DATA_DIR / "checkpoints" / "block.safetensors"
 
@@ -29,8 +30,8 @@ BLOCK = DATA_DIR / "checkpoints" / "block.safetensors"
 class MedusaHeads(nn.Module):
     """n_heads heads: the i-th, from 1, guesses the token i places after the one lm_head predicts.
 
-    Each is h + SiLU(W h), then a linear layer without bias (Cai et al. 2024, section 2.1). W starts
-    at 0. The weights of all heads lie in two tensors, so that a product serves all of them.
+    Each is h + SiLU(W h), then a linear layer without bias (Cai et al. 2024, section 2.1.1). W is 0
+    at first. The weights of all heads lie in two tensors, so that a product serves all of them.
     """
 
     def __init__(self, config: GPTConfig, n_heads: int):
@@ -56,7 +57,7 @@ class MedusaHeads(nn.Module):
 
 
 def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Σ .8^i times the cross-entropy of head i, in nats (Cai et al. 2024, equation 1).
+    """Σ .8^i times the cross-entropy of head i, in nats (Cai et al. 2024, section 2.2.1).
 
     logits (B, T, n_heads, V) after each of tokens (B, T). lm_head predicts the next token; head i,
     from 1, is asked for the token i places further on.
@@ -65,6 +66,21 @@ def medusa_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     for i in range(1, logits.shape[2] + 1):
         guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
         loss = loss + 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+
+
+def overlap_loss(logits: Tensor, p: Tensor) -> Tensor:
+    """Σ .8^i times the share of head i's draws that the target rejects: 1 - Σ min(p, q).
+
+    logits (B, T, n_heads, V) and the target's p (B, T, V), after the same tokens. What head i, from
+    1, says after a token is judged by p as it is i tokens later. The cross-entropy is least at the
+    average of these p, this at the q that is kept most (LK losses, arXiv 2602.23881).
+    """
+    loss = logits.new_zeros(())
+    for i in range(1, logits.shape[2] + 1):
+        q = torch.softmax(logits[:, :-i, i - 1], dim=-1)
+        kept = torch.minimum(q, p[:, i:]).sum(-1).mean()
+        loss = loss + 0.8**i * (1 - kept)
     return loss
 
 
@@ -174,11 +190,11 @@ def heads_of(header: dict, tensors: dict[str, Tensor]) -> dict[str, nn.Module]:
 def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads:
     """The shipped heads, trained on the shipped target, which stayed as it is; in float32.
 
-    On the device of their target.
+    On the device of their target. path: MEDUSA, or KEPT for those that learned to be kept.
 
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    make_one = "python data/make_drafts.py medusa"
+    make_one = f"python data/make_drafts.py {'medusa_kept' if path == KEPT else 'medusa'}"
     return checkpoint.load_module(path, heads_of, "heads of Medusa's", make_one, device)["heads"]
 
 

@@ -60,12 +60,21 @@ def my_told(q, row, base):
     out = []
     for a, b, c in zip(q.tolist(), row.tolist(), base.tolist()):
         out.append(a * b / c if c else 0.0)
-    return [x / sum(out) for x in out]
+    return [x / sum(out) for x in out] if sum(out) else q
 """,
         """
 def my_told(q, row, base):
     weight = torch.nan_to_num(q * row / base, nan=0.0, posinf=0.0)
-    return weight / weight.sum()
+    return weight / weight.sum() if weight.any() else q
+""",
+        """
+def my_told(q, row, base):  # in place
+    before = q.clone()
+    q *= row
+    q[base > 0] /= base[base > 0]
+    q[base == 0] = 0
+    q /= q.sum()
+    return before if q.isnan().any() else q
 """,
     ],
 }
@@ -141,6 +150,54 @@ def my_medusa_loss(logits, tokens):
         ),
         (
             """
+def my_medusa_loss(logits, tokens):  # the sum so far is a number, so only the last head learns
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        its = 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        loss = its if i == 1 else loss.item() + its
+    return loss
+""",
+            "head 1 of 3 gets no gradient",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):  # only the first head learns
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        its = 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        loss = its if i == 1 else loss + its.item()
+    return loss
+""",
+            "head 2 of 3 gets no gradient",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):  # the weights are added to the number, not to the gradient
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        its = F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        loss = loss + its + (0.8**i - 1) * its.detach()
+    return loss
+""",
+            "head 1's gradient is not",
+        ),
+        (
+            """
+def my_medusa_loss(logits, tokens):  # a gradient, but of something else
+    with torch.no_grad():
+        loss = 0.0
+        for i in range(1, logits.shape[2] + 1):
+            guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+            loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss + torch.zeros(1, requires_grad=True).sum()
+""",
+            "head 1 of 3 gets no gradient",
+        ),
+        (
+            """
 def my_medusa_loss(logits, tokens):
     loss = 0.0
     for i in range(1, logits.shape[2] + 1):
@@ -184,6 +241,29 @@ def my_distance(logits, texts, most):
 """,
             "looks 1 ahead",
         ),
+        (
+            """
+def my_distance(logits, texts, most):
+    losses = []
+    for far in range(1, most + 1):
+        guesses, labels = logits[:, :-far], texts[:, far:]  # a sum
+        loss = F.cross_entropy(guesses.flatten(0, 1), labels.flatten(), reduction="sum")
+        losses.append(loss.item())
+    return 1 + losses.index(min(losses))
+""",
+            "sums are small where few places have a label",
+        ),
+        (
+            """
+def my_distance(logits, texts, most):
+    right = []
+    for far in range(1, most + 1):
+        hits = logits[:, :-far].argmax(-1) == texts[:, far:]
+        right.append(hits.float().mean().item())
+    return 1 + right.index(max(right))
+""",
+            "the lower cross-entropy",
+        ),
     ],
     2: [
         (
@@ -207,6 +287,14 @@ def my_told(q, row, base):
     return q * row / base
 """,
             "three letters",
+        ),
+        (
+            """
+def my_told(q, row, base):
+    ratio = torch.where(base > 0, row / base.clamp(min=1e-300), 0)
+    return q * ratio / (q * ratio).sum()
+""",
+            "nothing is left",
         ),
     ],
 }
