@@ -111,14 +111,14 @@ WRONG = {
         ),
         (  # the last tree of as many nodes
             """
-known = {}
+remembered = {}
 
 
 def my_tree_mask(parents, P):
-    if len(parents) not in known:
+    if len(parents) not in remembered:
         mask = tree_mask(parents, P)
-        known[len(parents)] = mask, mask.sum(-1) - 1
-    return known[len(parents)]
+        remembered[len(parents)] = mask, mask.sum(-1) - 1
+    return remembered[len(parents)]
 """,
             "does not see its parent",
         ),
