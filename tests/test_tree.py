@@ -7,7 +7,7 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt.cache import cache_length, keep_path
-from nanogpt.drafts.grown import Grown, path_values, sparse_tree
+from nanogpt.drafts.grown import Grown, counted_tree, path_value, paths_of, sparse_tree
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Proposer, Text, Tree, autoregressive_generate, prefill
 from nanogpt.proof.checks import tensors
@@ -415,48 +415,64 @@ def test_impossible_widths_are_refused(wrong, why):
         Grown(random_draft(3), (1,), "both")
 
 
-def paths_of(parents, ranks):
-    paths = []
-    for parent, rank in zip(parents, ranks, strict=True):
-        paths.append((*(paths[parent] if parent >= 0 else ()), rank))
-    return paths
-
-
-def value(accuracies, path):
-    product = 1.0
-    for depth, rank in enumerate(path):
-        product *= accuracies[depth][rank]
-    return product
-
-
-def best_by_trying(accuracies, nodes):
-    """The largest sum of values of `nodes` paths, each with its parent and earlier siblings."""
-    every = [
-        path
-        for depth in range(1, len(accuracies) + 1)
-        for path in itertools.product(*(range(len(row)) for row in accuracies[:depth]))
-    ]
+def best_by_trying(value, depths, width, nodes):
+    """The largest sum of values of `nodes` paths of which each has its parent among them."""
+    ranks = range(width)
+    every = [p for depth in range(1, depths + 1) for p in itertools.product(ranks, repeat=depth)]
     best = 0.0
     for chosen in itertools.combinations(every, nodes):
-        inside = set(chosen)
-        if all(
-            (len(p) == 1 or p[:-1] in inside) and (p[-1] == 0 or (*p[:-1], p[-1] - 1) in inside)
-            for p in chosen
-        ):
-            best = max(best, sum(value(accuracies, p) for p in chosen))
+        if all(len(path) == 1 or path[:-1] in chosen for path in chosen):
+            best = max(best, sum(map(value, chosen)))
     return best
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_sparse_tree_is_the_best_of_its_size(seed):
-    accuracies = torch.rand(2 + seed % 2, 3 - seed % 2, generator=generator_of(seed))
+    depths, width = 2 + seed % 2, 3 - seed % 2
+    accuracies = torch.rand(depths, width, generator=generator_of(seed))
     accuracies = (accuracies / 2).sort(dim=1, descending=True).values.tolist()
+
+    def value(path):
+        return path_value(accuracies, path)
+
     for nodes in range(1, 8):
         paths = paths_of(*sparse_tree(accuracies, nodes))
-        made = sum(value(accuracies, path) for path in paths)
-        assert made == pytest.approx(sum(path_values(accuracies, *sparse_tree(accuracies, nodes))))
-        assert made == pytest.approx(best_by_trying(accuracies, nodes), abs=1e-12)
+        made = sum(map(value, paths))
+        assert made == pytest.approx(best_by_trying(value, depths, width, nodes), abs=1e-12)
         assert len(set(paths)) == len(paths) == nodes
+
+
+def test_a_paths_value_is_the_product_along_it():
+    assert path_value([[0.5, 0.25], [0.5, 0.125]], (1, 1)) == 0.03125
+    assert paths_of([-1, 0, -1, 2, 1], [0, 1, 1, 0, 0]) == [(0,), (0, 1), (1,), (1, 0), (0, 1, 0)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_counted_tree_would_have_kept_most_of_its_rows(seed):
+    depths, width = 2 + seed % 2, 3 - seed % 2
+    rows = torch.randint(width, (12, depths), generator=generator_of(seed)).tolist()
+
+    def share(path):
+        return sum(tuple(row[: len(path)]) == path for row in rows)
+
+    for nodes in range(1, 8):
+        parents, ranks = counted_tree(rows, nodes)
+        paths = paths_of(parents, ranks)
+        assert all(parent < node for node, parent in enumerate(parents))
+        assert sum(map(share, paths)) == best_by_trying(share, depths, width, nodes)
+        assert len(set(paths)) == len(paths) <= nodes
+        assert counted_tree(rows, 99)[0][:nodes] == parents, "smaller ones are its start"
+
+
+def test_a_counted_tree_by_hand_sees_that_depths_depend():
+    """Depth 1's first guess is right three times in five: after depth 0's first, and never else."""
+    rows = [[0, 0], [1, 1], [0, 0], [1, 2], [0, 0]]
+    assert counted_tree(rows, 2) == ([-1, 0], [0, 0])
+    assert counted_tree(rows, 3) == ([-1, 0, -1], [0, 0, 1])
+    assert counted_tree(rows, 99) == ([-1, 0, -1, 2, 2], [0, 0, 1, 1, 2]), "all that came true"
+    for wrong in ((rows, 0), ([], 2)):
+        with pytest.raises(ValueError, match="give 1 or more of each"):
+            counted_tree(*wrong)
 
 
 def test_a_sparse_tree_by_hand():

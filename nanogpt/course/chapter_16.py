@@ -5,14 +5,23 @@ The turn: who may see whom in a tree, and where each one stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib as mpl
+import numpy as np
 import torch
 from torch import Tensor
 
 from nanogpt.show.diagrams import arrow, box, said_of, sheet, strip, words
-from nanogpt.show.figures import ACCEPTED, GREY, STYLE, Picture, shown
+from nanogpt.show.figures import ACCEPTED, GREY, SERIES, STYLE, Picture, draw_guess, picture, shown
+
+TREES = (  # a chain longer than any habit; two of a length, for who remembers the last one; none
+    ([-1, 0, 1], 2),
+    ([-1, -1, 0, 1, 1], 2),
+    ([-1, 0, 1, 2, 3], 2),
+    ([-1, 0, -1, 0, 3, 2, 3], 0),
+    ([], 3),
+)
 
 
 def judge(mine: Callable) -> None:
@@ -22,8 +31,7 @@ def judge(mine: Callable) -> None:
     positions (N+1,), as tensors, arrays or lists. Raises AssertionError for a wrong shape, row or
     position, and for a changed list.
     """
-    trees = ([-1, 0, 1], 2), ([-1, -1, 0, 1, 1], 2), ([-1, 0, -1, 0, 3, 2, 3], 0), ([], 3)
-    for parents, P in trees:
+    for parents, P in TREES:
         given, N = list(parents), len(parents)
         where = f"parents {parents}, P = {P}"
         made = mine(given, P)
@@ -80,9 +88,10 @@ def slip_of_mask(mask: Tensor, parents: Sequence[int], P: int) -> str:
             return f"{who} does not see the current token, which every path starts from"
         if not seen[P + row]:
             return f"{who} does not see itself; a token attends to its own key, too"
-        if not set(path) <= set(nodes):
-            parent = "only its parent; go on up" if parents[node] in nodes else "not its parent"
-            return f"{who} sees {parent}: its path from the current token is {path[::-1]}"
+        unseen = [n for n in path if n not in nodes]
+        if unseen:
+            what = "its parent" if unseen[0] == parents[node] else f"node {unseen[0]}; go on up"
+            return f"{who} does not see {what}: its path from the current token is {path[::-1]}"
         stranger = [n for n in nodes if n not in path]
         if stranger:
             kind = "comes later, and nobody may see the future" if stranger[0] > node else ""
@@ -181,4 +190,87 @@ def kept_path(
         start = (first + size * (node + 0.5) - 0.2, 8.4)
         arrow(axes, start, (first + size * (place + 0.5) - 0.2, 12.4), colour=ACCEPTED)
     axes.figure.rows = said_of(rows)
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def right_after(
+    shares: Mapping[str, tuple[float, float]], overall: float, guess: float | None = None
+) -> Picture:
+    """How often head 2's first idea is right, by which idea of head 1 was: {idea: share, error}."""
+    title = "Head 2 knows most where head 1 knew best"
+    axes = picture(title, "the idea of head 1 that was right", "head 2's first idea right", 8, 3.4)
+    values, errors = zip(*shares.values(), strict=True)
+    colour, _, _, hatch = SERIES[0]
+    bars = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.55}
+    axes.bar(range(len(shares)), values, yerr=errors, capsize=4, **bars)
+    for x, (value, error) in enumerate(zip(values, errors, strict=True)):
+        axes.text(x, value + error + 0.01, f"{value:.2f}", ha="center", va="bottom")
+        axes.figure.rows.append(f"{list(shares)[x]}: {value:.2f} ± {error:.2f}")
+    line = {"color": GREY, "linestyle": "--"}
+    axes.axhline(overall, label=f"over all places, as the product has it: {overall:.2f}", **line)
+    draw_guess(axes, guess)
+    axes.set_xticks(range(len(shares)), shares)
+    axes.set_ylim(0, 1.25 * max(v + e for v, e in shares.values()))
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="upper right")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def promised_and_made(
+    sizes: Sequence[int], ways: Mapping[str, tuple[Sequence, Sequence, Sequence]]
+) -> Picture:
+    """What trees promise less what their rounds make, and what they make beyond the first way's.
+
+    ways: {name: (promised, made, error)}, tokens a pass, one of each a size.
+    """
+    axes = picture("Promised, less what was made", "nodes of the tree", "tokens a pass", 8, 3.9)
+    figure = axes.figure
+    beside = figure.add_subplot(122)
+    axes.set_subplotspec(beside.get_gridspec()[0])
+    first = np.array(next(iter(ways.values()))[1])
+    beside.set(title=f"Made, against the {next(iter(ways))}", xlabel="nodes of the tree")
+    for (name, (promised, made, error)), (colour, dash, marker, _) in zip(
+        ways.items(), SERIES, strict=False
+    ):
+        style = {"color": colour, "linestyle": dash, "marker": marker, "capsize": 3}
+        axes.errorbar(sizes, np.subtract(promised, made), error, label=name, **style)
+        beside.errorbar(sizes, made - first, error, **style)
+        over = " ".join(f"{x:+.2f}" for x in np.subtract(promised, made))
+        figure.rows.append(f"{name}: promised less made {over}")
+    for half in (axes, beside):
+        half.axhline(0, color=GREY, linewidth=0.8)
+        half.set_xscale("log", base=2)
+        half.set_xticks(sizes, [str(n) for n in sizes])
+    figure.legend(loc="outside lower left", ncols=3)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def tokens_per_time(
+    sizes: Sequence[int], machines: Mapping[str, tuple[Sequence, Sequence, Sequence]]
+) -> Picture:
+    """Tokens in the time of a plain step against a tree's nodes, and each machine's best size.
+
+    machines: {name: (low, middle, high)}, one of each a size: the quartiles.
+    """
+    title = "The same trees on three machines (★: the best size)"
+    axes = picture(title, "nodes of the tree", "tokens in the time of a plain step", 8, 4)
+    for (name, (low, middle, high)), (colour, dash, marker, _), lift in zip(
+        machines.items(), SERIES, (10, 10, -20), strict=False
+    ):
+        axes.plot(sizes, middle, color=colour, linestyle=dash, marker=marker, label=name)
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
+        best = max(range(len(sizes)), key=lambda i: middle[i])
+        at = sizes[best], middle[best]
+        axes.plot(*at, color=colour, marker="*", markersize=17, markeredgecolor="white")
+        place = {"textcoords": "offset points", "xytext": (0, lift), "ha": "center"}
+        axes.annotate(f"{at[0]} nodes", at, color=colour, **place)
+        axes.figure.rows.append(f"{name}: most at {at[0]} nodes, {at[1]:.2f}")
+    axes.axhline(1, color=GREY, linewidth=0.8, label="plain decoding")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(n) for n in sizes])
+    axes.set_ylim(0, 1.2 * max(max(middle) for _, middle, _ in machines.values()))
+    axes.figure.legend(loc="outside lower left", ncols=4)
     return axes.figure

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
+import math
+from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,40 +68,63 @@ class Grown(Proposer):
         return picked
 
 
+def path_value(accuracies: Sequence[Sequence[float]], path: Sequence[int]) -> float:
+    """How likely a path is right if depths were independent: the product of its accuracies.
+
+    path: of each node from the root down, its rank among its siblings, from 0.
+    """
+    return math.prod(accuracies[depth][rank] for depth, rank in enumerate(path))
+
+
+def paths_of(parents: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of each node, its path: the ranks from the root down to its own."""
+    paths = []
+    for parent, rank in zip(parents, ranks, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), rank))
+    return paths
+
+
+def tree_of(paths: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int]]:
+    """Of each path's last node, the parent and the rank; every path comes after its beginnings."""
+    numbers = {path: node for node, path in enumerate(paths)}
+    parents = [numbers.get(path[:-1], -1) for path in paths]
+    return parents, [path[-1] for path in paths]
+
+
 def sparse_tree(accuracies: Sequence[Sequence[float]], nodes: int) -> tuple[list[int], list[int]]:
     """The parents and ranks (from 0) of a tree of `nodes` nodes, the most valuable ones.
 
-    accuracies[d][r]: how often the token at depth d was the guess of rank r. A node's value is the
-    product of the accuracies on its path: how likely the whole path is right, if depths were
-    independent. From no node on, the best next sibling or first child of those chosen is added
-    (Cai et al. 2024, Medusa); where accuracies fall with the rank, no other tree of as many
+    accuracies[d][r]: how often the token at depth d was the guess of rank r. A node's value is its
+    path's (`path_value`). From no node on, the best next sibling or first child of those chosen is
+    added (Cai et al. 2024, Medusa); where accuracies fall with the rank, no other tree of as many
     nodes has a larger sum. Nodes come in the order in which they were added, so that the first n
     are the tree of n nodes; fewer than asked for if there are no more.
     Raises ValueError for fewer than 1 node, or a depth without accuracies.
     """
-    if nodes < 1 or not accuracies or not all(len(row) for row in accuracies):
+    sizes, paths = [len(row) for row in accuracies], []
+    if nodes < 1 or not sizes or not all(sizes):
         raise ValueError(f"{nodes} nodes of {accuracies!r}; give 1 or more, of 1 or more depths")
-    parents, ranks = [], []
-    edge = [(-accuracies[0][0], (0,), -1, 1.0)]  # minus its value, path, parent, parent's value
-    while edge and len(parents) < nodes:
-        value, path, parent, above = heapq.heappop(edge)
-        sibling = (*path[:-1], path[-1] + 1), parent, above
-        child = (*path, 0), len(parents), -value
-        for new, before, base in (sibling, child):
-            row = accuracies[len(new) - 1] if len(new) <= len(accuracies) else []
-            if new[-1] < len(row):
-                heapq.heappush(edge, (-base * row[new[-1]], new, before, base))
-        parents.append(parent)
-        ranks.append(path[-1])
-    return parents, ranks
+    while len(paths) < min(nodes, sum(np.cumprod(sizes))):
+        new = {(0,)}  # the frontier: what may come next
+        for path in paths:
+            new |= {(*path[:-1], path[-1] + 1), (*path, 0)}
+        new = {p for p in new if len(p) <= len(sizes) and p[-1] < sizes[len(p) - 1]}
+        new -= {*paths}
+        paths.append(min(new, key=lambda path: (-path_value(accuracies, path), path)))
+    return tree_of(paths)
 
 
-def path_values(
-    accuracies: Sequence[Sequence[float]], parents: Sequence[int], ranks: Sequence[int]
-) -> list[float]:
-    """Of each node of such a tree, the product of the accuracies on its path."""
-    values, depths = [], []
-    for parent, rank in zip(parents, ranks, strict=True):
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        values.append((values[parent] if parent >= 0 else 1.0) * accuracies[depths[-1]][rank])
-    return values
+def counted_tree(rows: Sequence[Sequence[int]], nodes: int) -> tuple[list[int], list[int]]:
+    """The parents and ranks (from 0) of the `nodes` paths that came true most often.
+
+    rows: of each place where a round could begin, the rank that the token which came had among the
+    guesses of depth 0, 1, …: whole paths are counted, and no depth is taken for independent. No
+    other tree of as many nodes would have kept more of these rows. A parent comes true wherever its
+    child does, so it stands before it, and the first n nodes are the tree of n nodes; fewer than
+    asked for if no more came true.
+    Raises ValueError for fewer than 1 node, or no row.
+    """
+    if nodes < 1 or not len(rows):
+        raise ValueError(f"{nodes} nodes of {len(rows)} rows; give 1 or more of each")
+    counts = Counter(tuple(row[:depth]) for row in rows for depth in range(1, len(row) + 1))
+    return tree_of(sorted(counts, key=lambda path: (-counts[path], len(path), path))[:nodes])

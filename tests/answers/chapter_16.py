@@ -74,18 +74,19 @@ def my_first_path(parents, correct):
     ],
     2: [
         """
-def my_best_size(values, cost):
-    best, size = 1 / cost(0), 0
+def my_best_size(values, B, time):
+    best, size = B / time(B), 0
     tokens = 1.0
     for n, value in enumerate(values, start=1):
         tokens += value
-        if tokens / cost(n) > best:
-            best, size = tokens / cost(n), n
+        if B * tokens / time(B * n + B) > best:
+            best, size = B * tokens / time(B * n + B), n
     return size
 """,
         """
-def my_best_size(values, cost):
-    gains = [(1 + sum(values[:n])) / cost(n) for n in range(len(values) + 1)]
+def my_best_size(values, B, time):
+    counts = range(len(values) + 1)
+    gains = [(1 + sum(values[:n])) / time(B * (n + 1)) for n in counts]  # B is in all of them
     return int(np.argmax(gains))
 """,
     ],
@@ -98,7 +99,28 @@ WRONG = {
         (slip("mask[row, P + row] = True", "pass"), "does not see itself"),
         (
             slip("mask[row] |= mask[parent + 1]", "mask[row, P + 1 + parent] = True"),
-            "only its parent",
+            "does not see node 0; go on up",
+        ),
+        (  # its parent and grandparent, and nobody above
+            slip(
+                "mask[row] |= mask[parent + 1]",
+                "above = [-1, *parents][parent + 1]\n"
+                "        mask[row, P + 1 + parent] = mask[row, P + 1 + above] = True",
+            ),
+            "node 3 does not see node 0; go on up",
+        ),
+        (  # the last tree of as many nodes
+            """
+remembered = {}
+
+
+def my_tree_mask(parents, P):
+    if len(parents) not in remembered:
+        mask = tree_mask(parents, P)
+        remembered[len(parents)] = mask, mask.sum(-1) - 1
+    return remembered[len(parents)]
+""",
+            "does not see its parent",
         ),
         (slip("pos[parent + 1] + 1", "pos[-1] + 1"), "position by index"),
         (slip("pos = [P]", "pos = [0]"), "the cached tokens come before"),
@@ -145,30 +167,72 @@ def my_first_path(parents, correct):
 """,
             "its parent",
         ),
+        (  # its parent is looked at, and nobody above
+            """
+def my_first_path(parents, correct):
+    return [
+        i for i, p in enumerate(parents) if correct[i] and (p == -1 or correct[p])
+    ]
+""",
+            "its grandparent is not",
+        ),
+        (  # two levels only
+            """
+def my_first_path(parents, correct):
+    firsts = [i for i, p in enumerate(parents) if p == -1 and correct[i]][:1]
+    return firsts + [i for i, p in enumerate(parents) if p in firsts and correct[i]][:1]
+""",
+            "a long chain",
+        ),
     ],
     2: [
         (  # the most tokens, whatever they cost
             """
-def my_best_size(values, cost):
+def my_best_size(values, B, time):
     return len(values)
 """,
             "per unit of time",
         ),
         (  # forgets the token that every pass makes
             """
-def my_best_size(values, cost):
-    gains = [sum(values[:n]) / cost(n) for n in range(len(values) + 1)]
+def my_best_size(values, B, time):
+    gains = [sum(values[:n]) / time(B * (n + 1)) for n in range(len(values) + 1)]
     return int(np.argmax(gains))
 """,
-            "even without a guess",
+            "a pass makes a token anyway",
+        ),
+        (  # one text's rows
+            """
+def my_best_size(values, B, time):
+    gains = [(1 + sum(values[:n])) / time(n + 1) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+""",
+            "rows by the eight",
+        ),
+        (  # without the current tokens
+            """
+def my_best_size(values, B, time):
+    gains = [(1 + sum(values[:n])) / time(max(B, B * n)) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+""",
+            "each row takes its time",
+        ),
+        (  # one row too many
+            """
+def my_best_size(values, B, time):
+    gains = [(1 + sum(values[:n])) / time(B * (n + 1) + 1) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+""",
+            "rows by the eight",
         ),
         (  # stops at the first node that does not pay, though later ones might
             """
-def my_best_size(values, cost):
+def my_best_size(values, B, time):
+    def gain(n):
+        return (1 + sum(values[:n])) / time(B * (n + 1))
+
     n = 0
-    while n < len(values) and (1 + sum(values[: n + 1])) / cost(n + 1) > (
-        1 + sum(values[:n])
-    ) / cost(n):
+    while n < len(values) and gain(n + 1) > gain(n):
         n += 1
     return n
 """,
