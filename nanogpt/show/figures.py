@@ -146,7 +146,9 @@ def lines(
     draw_guess(axes, guess)
     low, high = axes.get_ylim()
     axes.set_ylim(min(0, low), high + 0.05 * abs(high))
-    if len(ys) > 1 or guess is not None:
+    if len(ys) > 4:
+        axes.figure.legend(loc="outside lower left", ncols=3)  # five lines leave it no room inside
+    elif len(ys) > 1 or guess is not None:
         axes.legend()
     return axes.figure
 
