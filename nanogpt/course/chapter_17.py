@@ -331,7 +331,7 @@ def springs_and_basins(
         said = f"{letters[token]} holds {held:.2f}\n{filled[token]:.2f} came"
         words(axes, place[0] + gap / 2 - 2, 32, said)
         mark_cut(axes, place, token in H)
-    said = f"dashed: the cut, {most:.2f} in all; so much flows, and no more can"
+    said = f"dashed: the cut, {most:.2f} in all; so much flows, and no more can; dotted: dry"
     words(axes, 53, 41, said, color=REJECTED)
     return axes.figure
 
@@ -360,7 +360,7 @@ def coins_of_a_block(
     axes, wide = sheet(title, 9.4, 5.7), min(12.0, 70 / len(guesses))
     at = [19 + wide * (i + 0.5) - 0.75 for i in range(-1, len(guesses))]
     alone = np.cumprod([1.0, *(chance for chance, _ in one_by_one)])
-    words(axes, 1, 4, "chance that\nat least so\nmany stand", ha="left", fontweight="bold")
+    words(axes, 1, 4, "P_i, and the\nproduct, after\ni guesses", ha="left", fontweight="bold")
     for y, label, (colour, dash, marker, _), up in (
         (alone, "one by one: the product", SERIES[0], 2.2),
         (P, "as a block: P", SERIES[1], -2.2),

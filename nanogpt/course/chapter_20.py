@@ -234,7 +234,7 @@ def three_ways(last: str, tokens: str, title: str) -> Picture:
     words(axes, 51.5, 4, "a chain of D modules\n(DeepSeek-V3; here D = 2)")
     words(axes, 51.5, 32.5, "each module has weights of its own")
     chain(axes, 70.5, last, tokens, ("layer", "again"))
-    words(axes, 86, 4, "one layer, used again\n(GLM-4.5, and ours)")
+    words(axes, 86, 4, "one layer, used again\n(engines do so, and ours)")
     words(axes, 86, 32.5, "the second time, on its own output")
     return axes.figure
 

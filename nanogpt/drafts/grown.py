@@ -60,7 +60,7 @@ class Grown(Proposer):
         while len(picked) < width:
             token = rng.categorical(q)
             picked.append((token, q))
-            if self.siblings == "without":
+            if self.siblings == "without" and len(picked) < width:
                 left = q * (1 - self.one_hot[token])
                 if not left.sum() > 0:  # every token that it could draw is there
                     break

@@ -93,7 +93,9 @@ def exit_head(target: GPTLanguageModel, adapter: str = "linear") -> nn.Sequentia
     """
     head = copy.deepcopy(nn.Sequential(target.ln_f, target.lm_head)).requires_grad_()
     first = ADAPTERS[adapter](target.config)
-    return head if first is None else nn.Sequential(first, *head)
+    if first is None:
+        return head
+    return nn.Sequential(first.to(target.lm_head.weight), *head)
 
 
 def exit_loss(exits: nn.ModuleDict, target: GPTLanguageModel, x: Tensor) -> Tensor:
