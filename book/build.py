@@ -26,7 +26,7 @@ GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that sh
     "Batches": (58, "23_batches"),
     "Paged caches": (61, "25_paged_cache"),
     "Drafting ahead": (63, "26_speculating_on_speculation"),
-    "A server": (66, "24_continuous_batching"),
+    "A server": (len(BUGS), "24_continuous_batching"),
 }
 EFFECTS = {
     "biased": "Writes another distribution.",
