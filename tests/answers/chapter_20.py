@@ -361,7 +361,7 @@ def my_best_K(alphas, guess, slope):
 
     return max(range(1, len(alphas) + 1), key=speed)  # always one guess at least
 """,
-            "guesses too dear",
+            "guesses that cost too much",
         ),
         (
             """
