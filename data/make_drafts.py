@@ -7,8 +7,9 @@
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block
 
-The target writes six million characters, 512 texts side by side, and its probabilities are kept.
-That takes most of the time, and several gigabytes of memory while the tree is made.
+For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
+its probabilities are kept: part by part, in data/parts (2 GB), so that a run that was stopped goes
+on where it was. That takes most of the time, and several gigabytes of memory while the tree is made.
 """
 
 import copy
@@ -37,8 +38,8 @@ from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.train import evaluate, make_optimizer, on_text, train
 
-TEXTS, LENGTH = 512, 12_000
-ORDER, NODES = 8, 100_000  # of the tree
+PARTS, TEXTS, LENGTH = 10, 256, 6_000  # what the tree is made from
+ORDER, NODES = 8, 240_000  # of the tree
 STEPS = 4000  # of a draft that learns from the frozen target, 16 windows each
 
 
@@ -64,15 +65,30 @@ def write_texts(target, texts: int, length: int, seed: int) -> tuple[np.ndarray,
     return tokens.numpy().astype(np.uint8), probs.transpose(1, 0, 2)
 
 
+def part_of(target, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """What write_texts makes of one seed: read from data/parts if it is there, kept there if not."""
+    path = DATA_DIR / "parts" / f"{seed}.npz"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        tokens, probs = write_texts(target, TEXTS, LENGTH, seed)
+        half = path.with_suffix(".part")
+        with half.open("wb") as file:
+            np.savez(file, tokens=tokens, probs=probs)
+        half.replace(path)  # whole, or not there
+    with np.load(path) as kept:
+        return kept["tokens"], kept["probs"]
+
+
 def make_ngram(target, tokenizer) -> None:
     started = time.monotonic()
-    tokens, probs = write_texts(target, TEXTS, LENGTH, seed=1)
-    probs = np.ascontiguousarray(probs)
+    parts = [part_of(target, seed) for seed in range(1, PARTS + 1)]
+    tokens, probs = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    del parts
     parents, edges, means = ngram.distil_ngrams(tokens, probs, ORDER, NODES)
     rows = ngram.fit_rows(parents, edges, means, tokens, probs)
     facts = {
         "target": checkpoint.read_header(checkpoint.TARGET)["facts"]["val_loss"],
-        "texts": TEXTS,
+        "texts": len(tokens),
         "characters": tokens.size,
         "order": ORDER,
         "nodes": len(parents),

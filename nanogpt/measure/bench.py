@@ -2,8 +2,10 @@
 
 One process, one thread, warmed up; for each prompt both decoders in turn, now one first, now the
 other, so that a machine that slows down slows both; medians of the pairwise ratios with their
-quartiles. The baseline of a fused target is the fused target. Prompts are from the validation
-split; drafts (and seeds) are ready before the clock starts, and their building is shown apart.
+quartiles, and the time of all texts together. The baseline of a fused target is the fused target.
+Prompts are from the validation split; drafts (and seeds) are ready before the clock starts, and
+their building is shown apart. Of blocks it also says, without a clock and without a coin, how many
+tokens one brings on average: that tells two drafts apart long before the seconds do.
 
 `nanogpt bench` takes a short tour, `--all` the long one of the README. With --target,
 --draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
@@ -47,6 +49,7 @@ from nanogpt.drafts.shipped import (
 )
 from nanogpt.fused import TARGETS
 from nanogpt.generate import (
+    ChainDraft,
     Draft,
     Generation,
     Proposer,
@@ -56,7 +59,7 @@ from nanogpt.generate import (
     prefill,
 )
 from nanogpt.measure.clock import DEVICES, clock, in_turn, keep_memory, prompts_of, wait
-from nanogpt.rules import accept_blockwise
+from nanogpt.rules import accept_blockwise, prefix_chances
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
 from nanogpt.show import figures
@@ -71,6 +74,7 @@ from nanogpt.speculative import (
 from nanogpt.theory import expected_tokens, speed_up
 from nanogpt.tree import TREE, tree_generate
 
+BLOCK_TEXTS = 400  # after which blocks are drafted to see what they bring
 POLICIES = ("acceptance", "entropy", "learned")
 RULES = {"token": accept_reject, "block": accept_blockwise}
 
@@ -93,7 +97,8 @@ class Setting:
 
 
 BLOCKS = [
-    Setting(target, "distilled", BEST_BLOCKS["distilled"], 1.0, "block") for target in TARGETS
+    Setting(target, "distilled", BEST_BLOCKS[target]["distilled"], 1.0, "block")
+    for target in TARGETS
 ]
 SHORT = BLOCKS + [
     Setting(target, draft, BEST[draft], 1.0)
@@ -102,7 +107,7 @@ SHORT = BLOCKS + [
 ]
 ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
-ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (16, 24, 31)]
+ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (15, 23, 31)]
 ALL += [Setting(target, "distilled", None, 1.0, policy=p) for target in TARGETS for p in POLICIES]
 ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
@@ -177,8 +182,8 @@ class Pair:
 
     @property
     def outside(self) -> float:
-        """The share of the speculative seconds that was not spent in the target's passes."""
-        return 1 - self.target_seconds / self.seconds
+        """The speculative seconds that were not spent in the target's passes."""
+        return self.seconds - self.target_seconds
 
 
 @torch.inference_mode()
@@ -355,23 +360,64 @@ def pooled(made: Sequence[Generation]) -> tuple[float, float]:
     return ratio, off**0.5 / float(passes.sum())
 
 
+@torch.inference_mode()
+def expected_blocks(
+    target, draft: ChainDraft, prompts: Sequence[Sequence[int]], Ks: Sequence[int], cuts: int = 8
+) -> dict[int, tuple[float, float]]:
+    """{K: how many tokens a block of K guesses brings on average, and its standard error}.
+
+    No coin is tossed: after the target's own text, cut at `cuts` places, a block brings the sum of
+    its `prefix_chances`. The target writes on after each prompt (all of one length), as far as the
+    window leaves room for a block; the error is from the differences between these texts.
+    Raises ValueError where the window leaves no room.
+    """
+    n, K, sampling, rng = len(prompts[0]), max(Ks), Sampling(), RandomSource(0)
+    length = target.config.block_size - K  # of prompt and text
+    if length < n + cuts:
+        raise ValueError(
+            f"{n} tokens of prompt, {cuts} cuts and blocks of {K} do not fit into the window of "
+            f"{target.config.block_size} (block_size); take fewer guesses"
+        )
+    past_kvs, texts = None, [list(prompt) for prompt in prompts]
+    new = texts
+    while len(texts[0]) < length:
+        logits, _, past_kvs = target(torch.tensor(new, device=target.device), past_kvs=past_kvs)
+        p = sampling.probs(logits[:, -1]).numpy()  # (B, V)
+        new = [[rng.categorical(row)] for row in p]
+        texts = [text + more for text, more in zip(texts, new, strict=True)]
+    sums = torch.zeros(len(texts), K + 1, dtype=torch.float64)
+    for cut in torch.linspace(n, length, cuts).long().tolist():
+        blocks = [draft.chain(text[:cut], K, rng) for text in texts]
+        read = [text[:cut] + guesses for text, (guesses, _) in zip(texts, blocks, strict=True)]
+        p = sampling.probs(target(torch.tensor(read, device=target.device))[0][:, cut - 1 :])
+        for row, block, its in zip(sums, blocks, p, strict=True):
+            row += torch.tensor(prefix_chances(*block, its)).cumsum(0) / cuts
+    means, errors = sums.mean(0), sums.std(0) / len(texts) ** 0.5
+    return {K: (float(means[K]), float(errors[K])) for K in Ks}
+
+
 @dataclass(frozen=True)
 class Row:
-    """What was measured at a Setting: medians over the pairs, and shares of the whole time.
+    """What was measured at a Setting: of all pairs, and shares of the whole time.
 
-    predicted: the speed-up equation at the measured α and times. α is the parameter of the
-    token-wise rule: blocks have none (None). For them, and for the drafts of PROPOSERS, the
-    equation takes the mean number of tokens that a round emitted. drafted: mean tokens per round;
-    guess_seconds: of drafting, per drafted token (NaN where none was drafted).
+    speed_up and quartiles: of the pairs' ratios; together: of the time of all texts (the harmonic
+    mean of the ratios, if plain decoding took as long for each). predicted: the speed-up equation
+    at the measured α and times. α is the parameter of the token-wise rule: blocks have none (None).
+    For them, and for the drafts of PROPOSERS, the equation takes the mean number of tokens that a
+    round emitted. drafted: mean tokens per round; tokens_per_pass and its standard error: `pooled`;
+    outside: seconds of a round outside the target's passes; guess_seconds: of drafting, per drafted
+    token (NaN where none was drafted).
     """
 
     setting: Setting
     speed_up: float
     quartiles: tuple[float, float]
+    together: float
     predicted: float
     alpha: float | None
     drafted: float
     tokens_per_pass: float
+    error: float
     outside: float
     shares: dict[str, float]
     guess_seconds: float
@@ -391,7 +437,8 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
         for name in pairs[0].shares
     }
     shares["rest"] = 1 - sum(shares.values())
-    unit = sum(pair.plain_seconds for pair in pairs) / tokens  # one token, one pass
+    plain = sum(pair.plain_seconds for pair in pairs)
+    unit = plain / tokens  # one token, one pass
     K = sum(len(r.candidates) for r in rounds) / len(rounds)
     per_round = {name: share * seconds / len(rounds) / unit for name, share in shares.items()}
     verify = per_round.pop("target")
@@ -406,19 +453,20 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
         setting,
         median(ratios),
         quartiles,
+        plain / seconds,
         predicted,
         alpha,
         K,
-        median(pair.made.tokens_per_pass for pair in pairs),
-        median(pair.outside for pair in pairs),
+        *pooled([pair.made for pair in pairs]),
+        sum(pair.outside for pair in pairs) / len(rounds),
         shares,
         shares["draft"] * seconds / (K * len(rounds)) if K else float("nan"),
     )
 
 
 HEADER = (
-    "target    draft                  K           T   rule   speed-up  quartiles     predicted"
-    "  α     tokens/pass  outside │ target draft accept cache rest"
+    "target    draft                  K           T   rule   speed-up  quartiles     together"
+    "  predicted  α     tokens/pass  outside │ target draft accept cache rest"
 )
 
 
@@ -435,8 +483,9 @@ def line(row: Row) -> str:
     alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
     return (
         f"{s.target:9} {s.draft:22} {depth(s):11} {s.temperature:<3g} {s.rule:6} "
-        f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.predicted:6.2f}×    {alpha:>5} "
-        f"{row.tokens_per_pass:8.2f}     {row.outside:7.1%} │ {target:>5}% {share['draft']:>4}% "
+        f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.together:6.2f}×   "
+        f"{row.predicted:6.2f}×    {alpha:>5} {row.tokens_per_pass:6.2f} ± {row.error:4.2f}"
+        f"{row.outside * 1e6:6.0f} µs │ {target:>5}% {share['draft']:>4}% "
         f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
     )
 
@@ -557,7 +606,7 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
         given.temperature or [1.0],
         given.rule or ["token"],
     ):
-        best = ((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]
+        best = ((BEST if rule == "token" else BEST_BLOCKS[target]) | BEST_PROPOSED)[draft]
         for nodes in given.nodes or [NODES.get(draft)]:
             Ks = [(None, policy) for policy in given.policy or []] or [
                 (K, None) for K in given.K or [best]
@@ -590,6 +639,14 @@ def main(arguments: list[str] | None = None) -> None:
     where = "1 thread" if given.device == "cpu" else f"on {given.device}"
     print(f"{given.pairs} pairs of {given.tokens} tokens each, {where}, {corpus.name}")
     print(HEADER, *map(line, rows), sep="\n")
+    many = prompts_of(held_out, BLOCK_TEXTS)
+    for name, draft in drafts.items():
+        Ks = sorted({s.K for s in settings if s.rule == "block" and s.draft == name})
+        if Ks and isinstance(draft, ChainDraft):
+            print(f"{name}: a block brings, no coin tossed, on average", end=" ")
+            expected = expected_blocks(targets["fused"], draft, many, Ks)
+            said = (f"{x:.2f} ± {e:.2f} tokens at K = {K}" for K, (x, e) in expected.items())
+            print(*said, sep=", ")
     growth = cost_growth(targets["fused"])
     print(f"fused target: a pass at position 120 costs {growth:.2f}× one at position 20")
     if given.json:
