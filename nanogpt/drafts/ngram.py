@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -101,28 +100,25 @@ def automaton(
     beginnings, so that what was known before a token is all that is needed after it.
     parents, tokens (N,): in the order of `link`.
     """
-    numbers, levels, first = np.zeros(len(parents), dtype=int), [slice(0, 1)], 1
-    while first < len(parents):  # as in context_keys, the newest token first
-        level = slice(first, int(np.searchsorted(parents, first)))
-        numbers[level] = numbers[parents[level]] * vocab_size + tokens[level]
-        levels.append(level)
-        first = level.stop
-    known = [numbers[level] for level in levels]
-    for n in range(len(known) - 1, 0, -1):  # without the newest token
-        known[n - 1] = np.union1d(known[n - 1], known[n] % vocab_size ** (n - 1))
+    V, walking = vocab_size, np.arange(1, len(parents))  # all contexts, from their oldest token on
+    state, answers, levels, first = np.zeros_like(walking), walking, [], 1
+    while len(walking):  # one token further into each, into the state of that beginning
+        edges, mine = np.unique(state * V + tokens[walking], return_inverse=True)
+        state, walking = first + mine, parents[walking]
+        ended = walking == 0
+        levels.append((first, edges // V, edges % V, state[ended], answers[ended]))
+        first += len(edges)
+        state, answers, walking = state[~ended], answers[~ended], walking[~ended]
 
-    firsts = np.cumsum([0, *map(len, known)])
-    after = np.zeros((firsts[-1], vocab_size), dtype=np.int32)
-    nodes = np.zeros(firsts[-1], dtype=np.int32)
-    for n, level in enumerate(levels):
-        mine = firsts[n] + np.arange(len(known[n]))
-        if n > 0:  # what is not known after all tokens is as it is without the oldest one
-            newest, rest = np.divmod(known[n], vocab_size ** (n - 1))
-            after[firsts[n - 1] + np.searchsorted(known[n - 1], rest), newest] = mine
-            shorter = firsts[n - 1] + np.searchsorted(known[n - 1], known[n] // vocab_size)
-            after[mine], nodes[mine] = after[shorter], nodes[shorter]
-        nodes[firsts[n] + np.searchsorted(known[n], numbers[level])] = np.r_[level]
-    return after, nodes, len(levels) - 1
+    after = np.zeros((first, V), dtype=np.int32)
+    nodes = np.zeros(first, dtype=np.int32)
+    for first, before, token, contexts, its in levels:
+        known = np.arange(first, first + len(token))
+        shorter = after[before, token]  # the longest end of it that is known as well
+        after[before, token] = known
+        after[known], nodes[known] = after[shorter], nodes[shorter]
+        nodes[contexts] = its
+    return after, nodes, len(levels)
 
 
 def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
@@ -143,13 +139,17 @@ def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
     return keys
 
 
-def link(contexts: list[np.ndarray], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+def link(
+    contexts: list[np.ndarray], vocab_size: int, names: list[np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """`parents` (N,) and `tokens` (N,) of the tree of these contexts.
 
-    contexts[n]: the numbers of its contexts of n tokens, in order; contexts[0] is [0].
+    contexts[n]: the numbers of its contexts of n tokens, in order: vocab_size times the number of
+    the context without its oldest token, and that token; contexts[0] is [0]. names: what the
+    longer ones call each instead of its number.
     """
     parents, tokens, before = [np.zeros(1, int)], [np.zeros(1, int)], 0
-    for shorter, keys in itertools.pairwise(contexts):
+    for shorter, keys in zip(names or contexts, contexts[1:], strict=False):
         parents.append(before + np.searchsorted(shorter, keys // vocab_size))
         tokens.append(keys % vocab_size)  # the oldest token
         before += len(shorter)
@@ -209,12 +209,13 @@ def mean_probs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The contexts that occur `least` times or more, and the mean of `probs` after each.
 
-    keys (M,), probs (M, V) -> contexts (U,) in order, means (U, V) float32, counts (U,).
+    keys (M,), probs (M, V) -> contexts (U,) in order, means (U, V) float32, counts (U,). A key
+    below 0 is no context.
     """
     order = np.argsort(keys, kind="stable")
     contexts, counts = np.unique(keys, return_counts=True)
-    order = order[np.repeat(counts >= least, counts)]
-    contexts, counts = contexts[counts >= least], counts[counts >= least]
+    kept = (counts >= least) & (contexts >= 0)
+    order, contexts, counts = order[np.repeat(kept, counts)], contexts[kept], counts[kept]
     if len(contexts) == 0:
         return contexts, np.zeros((0, probs.shape[-1]), np.float32), counts
     sums = np.add.reduceat(probs[order].astype(np.float32), np.cumsum(counts) - counts)
@@ -231,27 +232,35 @@ def distil_ngrams(
     parent's: the acceptances lost without it. The best `nodes` are kept, and their parents;
     contexts seen fewer than `least` times are not looked at.
     Returns parents (N,), tokens (N,), means (N, V).
-    Raises ValueError for nodes below 1, or an order too high for context_keys.
+    Raises ValueError for nodes below 1.
     """
     if nodes < 1:
         raise ValueError(f"nodes is {nodes}; it must be at least 1: the empty context")
-    V = target_probs.shape[-1]
-    contexts = [np.zeros(1, int)]
+    V, texts = target_probs.shape[-1], tokens[:, :-1].astype(int)
+    contexts, place = [np.zeros(1, int)], np.zeros_like(texts)  # place: which one ends there
     means, gains = [target_probs.mean((0, 1), dtype=float)[None]], [np.full(1, np.inf)]
     for n in range(1, order + 1):
-        keys, probs = context_keys(tokens[:, :-1].astype(int), n, V), target_probs[:, n - 1 :]
-        here, mean, counts = mean_probs(keys.ravel(), probs.reshape(-1, V), least)
-        parent = means[-1][np.searchsorted(contexts[-1], here // V)]
+        place = place[:, 1:] if n > 1 else place
+        older = texts[:, : place.shape[1]]
+        keys = np.where(place < 0, -1, place * V + older)  # those of n tokens, one token longer
+        here, mean, counts = mean_probs(
+            keys.ravel(), target_probs[:, n - 1 :].reshape(-1, V), least
+        )
+        if len(here) == 0:
+            break  # no longer one came often enough
+        parent = means[-1][here // V]
         mean = (mean * counts[:, None] + parent) / (counts[:, None] + 1)  # a few are not many
         contexts.append(here)
         means.append(mean)
         gains.append(counts * np.abs(mean - parent).sum(-1) / 2)
+        place = np.minimum(np.searchsorted(here, keys), len(here) - 1)
+        place[here[place] != keys] = -1
     dear = np.sort(np.concatenate(gains))[-nodes:][0]
     kept = [gain >= dear for gain in gains]
-    for n in range(order, 0, -1):  # a node's parent stays with it
-        kept[n - 1] |= np.isin(contexts[n - 1], contexts[n][kept[n]] // V)
+    for n in range(len(contexts) - 1, 0, -1):  # a node's parent stays with it
+        kept[n - 1][contexts[n][kept[n]] // V] = True
     contexts, means = ([x[k] for x, k in zip(xs, kept, strict=True)] for xs in (contexts, means))
-    return *link(contexts, V), np.concatenate(means)
+    return *link(contexts, V, [np.flatnonzero(k) for k in kept]), np.concatenate(means)
 
 
 def answering(parents, tokens, texts: np.ndarray, vocab_size: int) -> np.ndarray:
