@@ -8,8 +8,8 @@
                                                ablation (into eagle's file), block
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
-its probabilities are kept: part by part, in data/parts (2 GB), so that a run that was stopped goes
-on where it was. That takes most of the time, and several gigabytes of memory while the tree is made.
+its probabilities are kept: part by part, in data/parts (2 GB, to be deleted by hand), so that a run
+that was stopped goes on where it was. Then the tree takes up to twelve gigabytes of memory.
 """
 
 import copy
@@ -39,7 +39,7 @@ from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.train import evaluate, make_optimizer, on_text, train
 
 PARTS, TEXTS, LENGTH = 10, 256, 6_000  # what the tree is made from
-ORDER, NODES = 8, 240_000  # of the tree
+ORDER, NODES = 12, 240_000  # of the tree
 STEPS = 4000  # of a draft that learns from the frozen target, 16 windows each
 
 
@@ -65,24 +65,25 @@ def write_texts(target, texts: int, length: int, seed: int) -> tuple[np.ndarray,
     return tokens.numpy().astype(np.uint8), probs.transpose(1, 0, 2)
 
 
-def part_of(target, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """What write_texts makes of one seed: read from data/parts if it is there, kept there if not."""
+def part_of(target, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """What write_texts makes of one seed, and the seconds it took; kept in data/parts."""
     path = DATA_DIR / "parts" / f"{seed}.npz"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
+        started = time.monotonic()
         tokens, probs = write_texts(target, TEXTS, LENGTH, seed)
         half = path.with_suffix(".part")
         with half.open("wb") as file:
-            np.savez(file, tokens=tokens, probs=probs)
+            np.savez(file, tokens=tokens, probs=probs, seconds=time.monotonic() - started)
         half.replace(path)  # whole, or not there
     with np.load(path) as kept:
-        return kept["tokens"], kept["probs"]
+        return kept["tokens"], kept["probs"], float(kept["seconds"])
 
 
 def make_ngram(target, tokenizer) -> None:
-    started = time.monotonic()
     parts = [part_of(target, seed) for seed in range(1, PARTS + 1)]
-    tokens, probs = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    started = time.monotonic() - sum(seconds for _, _, seconds in parts)
+    tokens, probs = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     del parts
     parents, edges, means = ngram.distil_ngrams(tokens, probs, ORDER, NODES)
     rows = ngram.fit_rows(parents, edges, means, tokens, probs)
@@ -94,7 +95,8 @@ def make_ngram(target, tokenizer) -> None:
         "nodes": len(parents),
         "seconds": round(time.monotonic() - started, 1),
     }
-    ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, rows)
+    alphas = ngram.row_alphas(parents, edges, rows, tokens, probs)
+    ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, rows, alphas)
 
 
 def on_windows(loss, tokens, model, batch_size: int = 16) -> Callable:

@@ -58,11 +58,25 @@ class NGramAutomaton(NGramDraft, ChainDraft):
     """The same guesses, many in a row: it follows the text forwards, one look-up a token.
 
     parents, tokens (N,): in the order of `link`; table (N, V), whose rows become float64 at once.
-    Their running sums are made once, too, so the table must stay as it is.
-    Raises ValueError if a row is no distribution.
+    Their running sums are made once, too, so the table must stay as it is. alphas (N,): of each
+    row the chance that a guess from it is accepted; 1 if it is not known. least: a chain stops
+    before the guess with which the product of its rows' alphas would fall below. (Which row comes
+    next depends on the guesses before it alone, so no guess is dropped that was drawn.)
+    Raises ValueError if a row is no distribution, or `least` is not in [0, 1].
     """
 
-    def __init__(self, parents: np.ndarray, tokens: np.ndarray, table: Tensor):
+    def __init__(
+        self,
+        parents: np.ndarray,
+        tokens: np.ndarray,
+        table: Tensor,
+        alphas: np.ndarray | None = None,
+        least: float = 0.0,
+    ):
+        if not 0 <= least <= 1:
+            raise ValueError(f"least is {least}; a chance is in [0, 1], and 0 never stops")
+        self.least = least
+        self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
         table = table.double()
         table = table / table.sum(dim=-1, keepdim=True)
         check_probabilities(table)
@@ -74,13 +88,20 @@ class NGramAutomaton(NGramDraft, ChainDraft):
         self.after, self.nodes = memoryview(after), memoryview(nodes)
 
     def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
-        """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from."""
+        """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from.
+
+        Fewer where the chain stops before; at least one if K is.
+        """
         after, nodes, sums, V = self.after, self.nodes, self.sums, self.vocab_size
-        candidates, rows, state = [], [], 0
+        candidates, rows, state, joint = [], [], 0, 1.0
         for token in context[-self.order :]:
             state = after[state, token]
         for _ in range(K):
             row = nodes[state]
+            if self.least:
+                joint *= self.alphas[row]
+                if joint < self.least and candidates:
+                    break
             token = rng.categorical(self.rows[row], sums[row * V : row * V + V])
             state = after[state, token]
             candidates.append(token)
@@ -324,10 +345,28 @@ def fit_rows(parents, tokens, means, texts, target_probs, most: int = 512) -> np
     return rows
 
 
-def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, rows) -> None:
+def row_alphas(parents, tokens, rows, texts, target_probs, prior: int = 8) -> np.ndarray:
+    """(N,): of each row its mean overlap Σ min(p, q) at the places that it answers.
+
+    `prior` places of the mean of all are mixed in, for few are not many. Arguments as in fit_rows.
+    """
+    node = answering(parents, tokens, texts, rows.shape[-1])
+    shared = [
+        np.minimum(rows[its], p.astype(np.float32)).sum(-1)
+        for its, p in zip(node, target_probs, strict=True)
+    ]
+    sums = np.bincount(node.ravel(), np.concatenate(shared), len(parents))
+    counts = np.bincount(node.ravel(), minlength=len(parents))
+    return (sums + prior * sums.sum() / counts.sum()) / (counts + prior)
+
+
+def save(
+    path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, rows, alphas=None
+) -> None:
     """Write a distilled draft, compressed: the roots of its rows in whole 255ths, from 6 up.
 
-    Roots are finer where probabilities are small; what is below (6/255)² is left out.
+    Roots are finer where probabilities are small; what is below (6/255)² is left out. alphas: of
+    row_alphas, in whole 255ths as well; 1 if not given.
     """
     weights = np.round(np.sqrt(rows) * 255).astype(np.uint8)
     weights[weights < 6] = 0
@@ -337,6 +376,7 @@ def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, row
         "sizes": (weights > 0).sum(-1),
         "followers": np.nonzero(weights)[1],
         "weights": weights[weights > 0],
+        "alphas": np.round(255 * (np.ones(len(parents)) if alphas is None else alphas)),
     }
     packed = {name: zlib.compress(x.astype(np.uint8).tobytes(), 9) for name, x in arrays.items()}
     tensors = {
@@ -346,12 +386,13 @@ def save(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, row
     checkpoint.save_tensors(path, tensors, {"vocabulary": tokenizer.chars, "facts": facts})
 
 
-def load(path: Path = DISTILLED) -> NGramDraft:
+def load(path: Path = DISTILLED, least: float = 0.0) -> NGramAutomaton:
     """The distilled draft in a file. What was left out of a row is taken from its parent's.
 
-    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
+    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours, or for a
+    bad `least`.
     """
-    names = ("children", "tokens", "sizes", "followers", "weights")
+    names = ("children", "tokens", "sizes", "followers", "weights", "alphas")
     make_one = "python data/make_drafts.py ngram"
     header, tensors = checkpoint.load_tensors(path, names, make_one)
     try:
@@ -360,7 +401,7 @@ def load(path: Path = DISTILLED) -> NGramDraft:
         raise ValueError(
             f"{path} is no tree of ours ({error}); {checkpoint.remedy(path, make_one)}"
         ) from error
-    children, tokens, sizes, followers, weights = (
+    children, tokens, sizes, followers, weights, alphas = (
         np.frombuffer(content, np.uint8).astype(int) for content in contents
     )
     parents = np.concatenate([[0], np.repeat(np.arange(len(children)), children)])
@@ -369,7 +410,7 @@ def load(path: Path = DISTILLED) -> NGramDraft:
     backoff = np.maximum(1 - used, 0)
     table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
     with no_garbage_collection():  # it would search the new objects again and again
-        return NGramAutomaton(parents, tokens, table)
+        return NGramAutomaton(parents, tokens, table, alphas / 255, least)
 
 
 @contextlib.contextmanager

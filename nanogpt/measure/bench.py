@@ -388,10 +388,12 @@ def expected_blocks(
     sums = torch.zeros(len(texts), K + 1, dtype=torch.float64)
     for cut in torch.linspace(n, length, cuts).long().tolist():
         blocks = [draft.chain(text[:cut], K, rng) for text in texts]
-        read = [text[:cut] + guesses for text, (guesses, _) in zip(texts, blocks, strict=True)]
+        filled = [guesses + [0] * (K - len(guesses)) for guesses, _ in blocks]
+        read = [text[:cut] + guesses for text, guesses in zip(texts, filled, strict=True)]
         p = sampling.probs(target(torch.tensor(read, device=target.device))[0][:, cut - 1 :])
-        for row, block, its in zip(sums, blocks, p, strict=True):
-            row += torch.tensor(prefix_chances(*block, its)).cumsum(0) / cuts
+        for row, (guesses, q), its in zip(sums, blocks, p, strict=True):
+            chances = prefix_chances(guesses, q, its[: len(guesses) + 1])
+            row += torch.tensor(chances + [0.0] * (K - len(guesses))).cumsum(0) / cuts
     means, errors = sums.mean(0), sums.std(0) / len(texts) ** 0.5
     return {K: (float(means[K]), float(errors[K])) for K in Ks}
 
