@@ -2,6 +2,7 @@
 
 import collections
 import importlib.util
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,11 +24,14 @@ from nanogpt.drafts.ngram import (
 )
 from nanogpt.drafts.shipped import BEST, DRAFTS
 from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_start
+from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import CHECKS
+from nanogpt.measure.bench import RULES
+from nanogpt.proof.checks import CHECKS, exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import draft_tokens, speculative_generate
+from nanogpt.speculative import CHAIN, draft_tokens, speculative_generate
 from nanogpt.train import make_optimizer, train
 
 
@@ -148,6 +152,72 @@ def test_a_chain_follows_contexts_whose_beginnings_the_tree_does_not_know():
         candidates, q = draft.chain(context, 6, RandomSource(seed))
         for i, row in enumerate(q):
             assert torch.equal(row, draft.get_probs(context + candidates[:i])), context
+
+
+def confident(V, least, order=2):
+    """A counted tree whose rows have alphas of their own."""
+    draft, tree = count_ngrams(some_text(V, 60), V, order), some_tree(V, 60, order)
+    alphas = np.random.default_rng(1).uniform(0.4, 1.0, len(draft.table))
+    return NGramAutomaton(*map(np.array, tree), draft.table, alphas, least)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.3, 0.6, 1.0])
+def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(least):
+    """The same guesses from the same seed, only fewer: as many as the alphas by hand say."""
+    whole, draft = confident(3, 0.0), confident(3, least)
+    lengths = set()
+    for seed in range(60):
+        context = np.random.default_rng(seed).integers(3, size=seed % 5).tolist()
+        tokens, q = whole.chain(context, 6, RandomSource(seed))
+        fewer, rows = draft.chain(context, 6, RandomSource(seed))
+        joint, right = 1.0, 0
+        for i in range(6):
+            row = next(
+                n for n, r in enumerate(whole.rows) if r is whole.get_probs(context + tokens[:i])
+            )
+            joint *= whole.alphas[row]
+            if i and joint < least:
+                break
+            right += 1
+        assert fewer == tokens[:right] and torch.equal(rows, q[:right])
+        lengths.add(right)
+    assert lengths == {6} if least == 0 else 1 <= min(lengths) < 6
+    assert draft.chain([0], 0, RandomSource(0))[0] == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("form", TARGETS)
+def test_a_chain_that_stops_by_its_rows_is_exact(rule, form):
+    toy, draft = toy_target(3, 4, seed=2), confident(3, 0.5)
+    target, drafted = TARGETS[form](toy), set()
+    steps = replace(CHAIN, accept=RULES[rule])
+
+    def program(rng):
+        made = speculative_generate(target, draft, [0, 1], 4, K=3, rng=rng, steps=steps)
+        drafted.update(len(r.candidates) for r in made.rounds)
+        return tuple(made.tokens)
+
+    own = exact_continuations(toy, 4, Sampling())
+    assert total_variation(enumerate_outcomes(program), own) < 1e-12
+    assert {1, 2} <= drafted
+
+
+def test_a_row_alpha_is_its_mean_overlap_and_few_places_are_not_many():
+    tokens, probs = samples()
+    parts = distil_ngrams(tokens, probs, order=3, nodes=12, least=1)
+    rows, node = fit_rows(*parts, tokens, probs), answering(*parts[:2], tokens, 4)
+    alphas = ngram.row_alphas(*parts[:2], rows, tokens, probs, prior=3)
+    shared = np.minimum(probs, rows[node]).sum(-1)
+    for i in range(len(rows)):
+        here = shared[node == i]
+        right = (here.sum() + 3 * shared.mean()) / (len(here) + 3)
+        assert alphas[i] == pytest.approx(right, abs=1e-4)
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1, float("nan")])
+def test_no_chance_lies_outside_0_to_1(least):
+    with pytest.raises(ValueError, match="a chance is in"):
+        ngram.load(least=least)
 
 
 def test_contexts_may_be_longer_than_64_bits_can_number():
@@ -338,6 +408,10 @@ def test_a_stored_tree_says_what_it_said_but_for_rounding(tmp_path):
         difference = (draft.get_probs(context) - stored.get_probs(context)).abs().max()
         assert difference < 0.02
     assert checkpoint.read_header(path)["facts"] == {"note": 1}
+    assert set(stored.alphas) == {1.0}, "not known, so it never stops"
+    alphas = np.linspace(0, 1, len(parts[0]))
+    ngram.save(path, CharTokenizer("abcd"), {}, *parts, alphas)
+    np.testing.assert_allclose(np.asarray(ngram.load(path, least=0.1).alphas), alphas, atol=0.002)
 
 
 def test_what_was_left_out_of_a_stored_row_comes_from_its_parents(tmp_path):
