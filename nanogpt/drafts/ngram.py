@@ -40,14 +40,19 @@ class NGramDraft(Draft):
         children[parents[1:], tokens[1:]] = np.arange(1, len(table))
         self.children = memoryview(children)  # which is quicker to read, number by number
 
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,) of the token after `context`, all of which may be read."""
+    def node(self, context: Sequence[int]) -> int:
+        """The node of the longest end of `context` that the tree knows."""
         i = 0
         for token in reversed(context):
             longer = self.children[i, token]
             if longer == 0:
                 break
             i = longer
+        return i
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, all of which may be read."""
+        i = self.node(context)
         if self.rows[i] is None:
             q = self.table[i].double()
             self.rows[i] = q / q.sum()  # to float64's last bit: the claimed q is the drawn q
