@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
 import pytest
 import torch
 
@@ -272,6 +273,18 @@ def test_what_a_block_brings_is_what_decoding_keeps_of_it():
     many = expected_blocks(toy, draft, [context] * 3000, [K], cuts=1)[K]
     assert abs(many[0] - right) < 5 * many[1] and many[1] < 0.02
     assert 1.5 < right < 2.85
+
+
+def test_a_chain_that_stops_early_brings_what_its_guesses_bring():
+    """One row, whose alpha allows a single guess a chain."""
+    toy, root = toy_target(3, 16, seed=1), np.zeros(1, dtype=int)
+    table = torch.tensor([[0.2, 0.3, 0.5]])
+    stops = ngram.NGramAutomaton(root, root, table, np.array([0.5]), least=0.5)
+    goes_on = ngram.NGramAutomaton(root, root, table)
+    prompts = [[0, 1]] * 20
+    found = expected_blocks(toy, stops, prompts, [1, 4])
+    assert found[1] == found[4] and 1 < found[1][0] < 2
+    assert expected_blocks(toy, goes_on, prompts, [4])[4][0] > found[4][0]
 
 
 def test_blocks_that_do_not_fit_into_the_window_are_refused():
