@@ -9,7 +9,7 @@
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
 its probabilities are kept: part by part, in data/parts (2 GB, to be deleted by hand), so that a run
-that was stopped goes on where it was. Then the tree takes up to twelve gigabytes of memory.
+that was stopped goes on where it was. Then the tree takes several gigabytes of memory.
 """
 
 import copy
