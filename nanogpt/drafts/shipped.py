@@ -20,6 +20,7 @@ DRAFTS: dict[str, Callable] = {  # of the tokens to count, the vocabulary's size
     "bigram": lambda tokens, V, device="cpu": BigramDraftModel(tokens, V),  # tables are on the CPU
     "counts": lambda tokens, V, device="cpu": ngram.count_ngrams(tokens, V, order=4, smoothing=4),
     "distilled": lambda tokens, V, device="cpu": ngram.load(),
+    "confident": lambda tokens, V, device="cpu": ngram.load(least=0.04),  # a chain stops by itself
     "lookup": lambda tokens, V, device="cpu": PromptLookupDraft(V),
     "suffix": lambda tokens, V, device="cpu": SuffixDraft(V),
     "transformer": lambda tokens, V, device="cpu": transformer.load(transformer.TRAINED, device),
@@ -33,6 +34,7 @@ BEST = {  # the K that suits each on a laptop
     "bigram": 3,
     "counts": 6,
     "distilled": 10,
+    "confident": 12,
     "lookup": 2,
     "suffix": 2,
     "transformer": 3,
@@ -40,8 +42,8 @@ BEST = {  # the K that suits each on a laptop
     "transformer-fused": 2,
 }
 BEST_BLOCKS = {  # the same where guesses are judged as a block; a pass reads one token more
-    "per-head": BEST | {"distilled": 31},
-    "fused": BEST | {"distilled": 23},
+    "per-head": BEST | {"distilled": 31, "confident": 47},
+    "fused": BEST | {"distilled": 23, "confident": 39},
 }
 
 

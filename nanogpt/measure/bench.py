@@ -108,6 +108,10 @@ SHORT = BLOCKS + [
 ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
 ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (15, 23, 31)]
+ALL += [
+    Setting(target, "confident", BEST_BLOCKS[target]["confident"], 1.0, "block")
+    for target in TARGETS
+]
 ALL += [Setting(target, "distilled", None, 1.0, policy=p) for target in TARGETS for p in POLICIES]
 ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
