@@ -81,7 +81,7 @@ class Picture(Figure):
             "shown: " + ", ".join(labels) if labels else "",
             *self.rows,
         ]
-        return "; ".join(filter(None, parts))
+        return "; ".join(filter(None, parts)).replace("\n", " ")  # one line, as HTML's alt has it
 
     def __repr__(self) -> str:
         return f"<Picture: {self.description}>"
@@ -259,7 +259,7 @@ def grid(
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)
-    axes.figure.rows = [f"columns: {', '.join(columns)}".replace("\n", "")]
+    axes.figure.rows = [f"columns: {', '.join(columns)}"]
     for label, row in zip(rows, values, strict=True):
         axes.figure.rows.append(f"{label}: {' '.join(text(float(value)) for value in row)}")
     return axes.figure
