@@ -109,8 +109,7 @@ def test_the_best_draft_is_the_default():
     assert settings == [Setting("fused", "distilled", BEST["distilled"], 1.0)]
     blocks = settings_of(parse_arguments(["--rule", "block"]))
     assert blocks == [
-        Setting(target, "distilled", BEST_BLOCKS[target]["distilled"], 1.0, "block")
-        for target in TARGETS
+        Setting(target, "distilled", BEST_BLOCKS["distilled"], 1.0, "block") for target in TARGETS
     ]
     assert all((s.K + 1) % 8 == 0 for s in blocks), "passes are cheapest over multiples of 8 rows"
 
@@ -151,14 +150,16 @@ def test_a_row_shows_the_pairs_all_texts_together_and_the_equations_prediction()
 def test_a_draft_that_never_guesses_has_a_row_too():
     made = Generation([1], [TreeRound([], torch.empty(0), torch.empty(0), [1], 0, [], [])], 1)
     row = summary(Setting("fused", "mine", None, 1.0), [Pair(1.0, 1.0, 0.7, SHARES, made)])
-    assert row.drafted == 0 and row.predicted > 0 and math.isnan(row.guess_seconds)
+    assert row.drafted == 0 and row.predicted is None and math.isnan(row.guess_seconds)
 
 
-def test_blocks_have_no_alpha_and_are_predicted_from_what_a_round_emitted():
-    setting = Setting("fused", "bigram", 2, 1.0, "block")
-    row = summary(setting, [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
+def test_blocks_have_no_alpha_and_neither_they_nor_trees_a_prediction():
+    """From what the same rounds emitted and took it would be `together` under another name."""
+    row = summary(Setting("fused", "bigram", 2, 1.0, "block"), [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
     assert row.alpha is None and "block" in line(row) and "–" in line(row)
-    assert row.predicted == pytest.approx(2.5 / (1.0 / 2 / (2.0 / 5)))
+    tree = summary(Setting("fused", "eagle", 2, 1.0), [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
+    assert row.predicted is None and tree.predicted is None and tree.alpha == 3 / 4
+    assert picture([replace(row, setting=replace(row.setting, K=K)) for K in (2, 4)])
 
 
 def test_a_timed_target_is_the_same_target():
@@ -368,7 +369,6 @@ def test_the_bars_of_the_design_hold():
         mine = (row for row in rows if row.setting.target == name)
         best = max(mine, key=lambda row: row.speed_up)
         assert best.speed_up >= speed and best.outside <= outside, best
-        assert abs(best.predicted / best.speed_up - 1) <= 0.15, best
     growth = median(cost_growth(FusedLanguageModel(target)) for _ in range(3))
     assert growth <= 1.15
 

@@ -71,8 +71,7 @@ def settings_of(entry: Entry, arena: Arena, against: Sequence[str]) -> list[Sett
     rows = [Setting(arena.name, YOURS, K, 1.0, entry.rule, entry.policy)]
     for name in dict.fromkeys(against):
         if name == BLOCKS:
-            K = BEST_BLOCKS[arena.name]["distilled"]
-            rows.append(Setting(arena.name, "distilled", K, 1.0, "block"))
+            rows.append(Setting(arena.name, "distilled", BEST_BLOCKS["distilled"], 1.0, "block"))
         else:
             rows.append(
                 Setting(arena.name, name, (BEST | BEST_PROPOSED)[name], 1.0, nodes=NODES.get(name))

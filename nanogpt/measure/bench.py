@@ -97,8 +97,7 @@ class Setting:
 
 
 BLOCKS = [
-    Setting(target, "distilled", BEST_BLOCKS[target]["distilled"], 1.0, "block")
-    for target in TARGETS
+    Setting(target, "distilled", BEST_BLOCKS["distilled"], 1.0, "block") for target in TARGETS
 ]
 SHORT = BLOCKS + [
     Setting(target, draft, BEST[draft], 1.0)
@@ -108,10 +107,7 @@ SHORT = BLOCKS + [
 ALL = BLOCKS + [Setting(target, draft, K, 1.0) for target in TARGETS for draft, K in BEST.items()]
 ALL += [Setting(target, "distilled", K, 1.0) for target in TARGETS for K in (1, 2, 4, 8, 12, 16)]
 ALL += [Setting(target, "distilled", K, 1.0, "block") for target in TARGETS for K in (15, 23, 31)]
-ALL += [
-    Setting(target, "confident", BEST_BLOCKS[target]["confident"], 1.0, "block")
-    for target in TARGETS
-]
+ALL += [Setting(target, "confident", BEST_BLOCKS["confident"], 1.0, "block") for target in TARGETS]
 ALL += [Setting(target, "distilled", None, 1.0, policy=p) for target in TARGETS for p in POLICIES]
 ALL += [
     Setting(target, "distilled", BEST["distilled"], T) for target in TARGETS for T in (0.0, 1.5)
@@ -408,9 +404,9 @@ class Row:
 
     speed_up and quartiles: of the pairs' ratios; together: of the time of all texts (the harmonic
     mean of the ratios, if plain decoding took as long for each). predicted: the speed-up equation
-    at the measured α and times. α is the parameter of the token-wise rule: blocks have none (None).
-    For them, and for the drafts of PROPOSERS, the equation takes the mean number of tokens that a
-    round emitted. drafted: mean tokens per round; tokens_per_pass and its standard error: `pooled`;
+    at the measured α and times. α is the parameter of the token-wise rule, so blocks have neither,
+    and trees no prediction (None): tokens counted over time measured would predict nothing, but be
+    `together` once more. drafted: mean tokens per round; tokens_per_pass and its standard error: `pooled`;
     outside: seconds of a round outside the target's passes; guess_seconds: of drafting, per drafted
     token (NaN where none was drafted).
     """
@@ -419,7 +415,7 @@ class Row:
     speed_up: float
     quartiles: tuple[float, float]
     together: float
-    predicted: float
+    predicted: float | None
     alpha: float | None
     drafted: float
     tokens_per_pass: float
@@ -449,12 +445,10 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     per_round = {name: share * seconds / len(rounds) / unit for name, share in shares.items()}
     verify = per_round.pop("target")
     rest = sum(per_round.values()) - per_round["draft"]
-    if not chain:
-        tokens_expected = sum(len(r.emitted) for r in rounds) / len(rounds)
-    else:
-        tokens_expected = expected_tokens(alpha, round(K))
-    k = max(1, round(K))  # a draft may hardly ever guess
-    predicted = speed_up(tokens_expected, k, per_round["draft"] / k, verify, rest)
+    k, predicted = max(1, round(K)), None  # a draft may hardly ever guess
+    if chain:
+        brings = expected_tokens(alpha, round(K))
+        predicted = speed_up(brings, k, per_round["draft"] / k, verify, rest)
     return Row(
         setting,
         median(ratios),
@@ -487,10 +481,11 @@ def line(row: Row) -> str:
     share = {name: f"{100 * part:.0f}" for name, part in row.shares.items()}
     target = f"{100 * (row.shares['target'] + row.shares['prefill']):.0f}"
     alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
+    predicted = "–" if row.predicted is None else f"{row.predicted:.2f}×"
     return (
         f"{s.target:9} {s.draft:22} {depth(s):11} {s.temperature:<3g} {s.rule:6} "
         f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.together:6.2f}×   "
-        f"{row.predicted:6.2f}×    {alpha:>5} {row.tokens_per_pass:6.2f} ± {row.error:4.2f}"
+        f"{predicted:>7}    {alpha:>5} {row.tokens_per_pass:6.2f} ± {row.error:4.2f}"
         f"{row.outside * 1e6:6.0f} µs │ {target:>5}% {share['draft']:>4}% "
         f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
     )
@@ -516,7 +511,7 @@ def picture(rows: list[Row]) -> figures.Picture:
                 [r.setting.K for r in mine],
                 [r.speed_up for r in mine],
                 [r.quartiles for r in mine],
-                [r.predicted for r in mine],
+                [float("nan") if r.predicted is None else r.predicted for r in mine],
             )
             for target, mine in curves.items()
         },
@@ -612,7 +607,7 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
         given.temperature or [1.0],
         given.rule or ["token"],
     ):
-        best = ((BEST if rule == "token" else BEST_BLOCKS[target]) | BEST_PROPOSED)[draft]
+        best = ((BEST if rule == "token" else BEST_BLOCKS) | BEST_PROPOSED)[draft]
         for nodes in given.nodes or [NODES.get(draft)]:
             Ks = [(None, policy) for policy in given.policy or []] or [
                 (K, None) for K in given.K or [best]
