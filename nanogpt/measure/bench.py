@@ -406,9 +406,9 @@ class Row:
     mean of the ratios, if plain decoding took as long for each). predicted: the speed-up equation
     at the measured α and times. α is the parameter of the token-wise rule, so blocks have neither,
     and trees no prediction (None): tokens counted over time measured would predict nothing, but be
-    `together` once more. drafted: mean tokens per round; tokens_per_pass and its standard error: `pooled`;
-    outside: seconds of a round outside the target's passes; guess_seconds: of drafting, per drafted
-    token (NaN where none was drafted).
+    `together` once more. drafted: mean tokens per round; tokens_per_pass and its standard error:
+    `pooled`; outside: seconds of a round outside the target's passes; guess_seconds: of drafting,
+    per drafted token (NaN where none was drafted).
     """
 
     setting: Setting
