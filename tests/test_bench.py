@@ -157,8 +157,11 @@ def test_blocks_have_no_alpha_and_neither_they_nor_trees_a_prediction():
     """From what the same rounds emitted and took it would be `together` under another name."""
     row = summary(Setting("fused", "bigram", 2, 1.0, "block"), [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
     assert row.alpha is None and "block" in line(row) and "–" in line(row)
-    tree = summary(Setting("fused", "eagle", 2, 1.0), [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
-    assert row.predicted is None and tree.predicted is None and tree.alpha == 3 / 4
+    grown = replace(MADE, rounds=[TreeRound(*vars(r).values(), [-1, 0], []) for r in MADE.rounds])
+    tree = summary(Setting("fused", "mine", 2, 1.0), [Pair(2.0, 1.0, 0.7, SHARES, grown)])
+    assert row.predicted is None and tree.predicted is None and tree.alpha is not None
+    chain = summary(Setting("fused", "tree", 2, 1.0), [Pair(2.0, 1.0, 0.7, SHARES, MADE)])
+    assert chain.predicted is not None, "rounds say what a draft is, names do not"
     assert picture([replace(row, setting=replace(row.setting, K=K)) for K in (2, 4)])
 
 

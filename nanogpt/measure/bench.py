@@ -55,6 +55,7 @@ from nanogpt.generate import (
     Proposer,
     Text,
     Tree,
+    TreeRound,
     autoregressive_generate,
     prefill,
 )
@@ -430,8 +431,8 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     ratios = sorted(pair.speed_up for pair in pairs)
     quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     rounds = [r for pair in pairs for r in pair.made.rounds]
-    chain = setting.rule == "token" and setting.draft in DRAFTS
     alpha = Generation([], rounds, 0).alpha if setting.rule == "token" else None
+    chain = alpha is not None and not any(isinstance(r, TreeRound) for r in rounds)
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)
     shares = {
