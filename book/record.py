@@ -1,8 +1,8 @@
-"""Decodes for real, and writes the player page with what happened in it.
+"""Decodes for real, and records what happened, for the live page to play.
 
-`python book/record.py` renews book/player.html itself; a path as argument takes the page elsewhere,
-as `make book` does. The same machine gives the same bytes. Where a checkpoint has changed, the page
-in the repository is to be recorded again.
+`python book/record.py` renews book/live/recorded.json; a path as argument takes it elsewhere. The
+same machine gives the same bytes. Where a checkpoint has changed, it is to be recorded again; then
+`python book/live.py` puts it into the page.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
@@ -24,8 +25,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
 from nanogpt.tree import tree_generate
 
-PAGE = Path(__file__).resolve().parent / "player.html"
-BEFORE, AFTER = '<script type="application/json" id="traces">', "</script>"
+RECORDED = Path(__file__).resolve().parent / "live" / "recorded.json"
 PROMPT = "ROMEO:"
 
 FIELDS = ("name", "draft", "K", "temperature", "seed", "tokens")
@@ -162,7 +162,7 @@ def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
 
 
 def record_all() -> dict:
-    """What the page is filled with: the window, the corpus that was counted, and every trace."""
+    """What the page plays: the window, the corpus, its counted pairs, and every trace."""
     torch.set_num_threads(1)
     corpus = load_corpus()
     target, tokenizer = checkpoint.load()
@@ -176,27 +176,28 @@ def record_all() -> dict:
         else:
             draft = DRAFTS[name](tokens, tokenizer.vocab_size)
         traces.append(record(target, tokenizer, draft, settings))
-    return {"window": target.config.block_size, "corpus": corpus.name, "traces": traces}
+    return {
+        "window": target.config.block_size,
+        "corpus": corpus.name,
+        "counts": pair_counts(tokens, tokenizer.vocab_size),
+        "traces": traces,
+    }
 
 
-def filled(page: str, recorded: dict) -> str:
-    """The page with `recorded` instead of what it held. Raises ValueError if it has no place."""
-    if page.count(BEFORE) != 1:
-        raise ValueError(f"the page must hold {BEFORE} once; bring it back with git")
-    head, rest = page.split(BEFORE)
-    text = json.dumps(recorded, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    text = text.replace("<", "\\u003c")  # so that no text can end the script element
-    return head + BEFORE + text + rest[rest.index(AFTER) :]
+def pair_counts(tokens: Tensor, vocab_size: int) -> list[list[int]]:
+    """How often each token follows each, and one more: what the bigram draft divides."""
+    pairs = tokens[:-1] * vocab_size + tokens[1:]
+    return (torch.bincount(pairs, minlength=vocab_size**2).view(vocab_size, -1) + 1).tolist()
 
 
 def main() -> None:
-    """Write the finished page to the given path; missing parent folders are made."""
+    """Write the traces to the given path; missing parent folders are made."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path, nargs="?", default=PAGE, help="where it goes")
+    parser.add_argument("path", type=Path, nargs="?", default=RECORDED, help="where they go")
     path = parser.parse_args().path
-    page = filled(PAGE.read_text(encoding="utf-8"), record_all())
-    write_atomically(path, page.encode())
-    print(f"{path}: {len(TRACES)} traces, {len(page.encode()) // 1000} kB")
+    text = json.dumps(record_all(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    write_atomically(path, text.encode())
+    print(f"{path}: {len(TRACES)} traces, {len(text.encode()) // 1000} kB")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,383 @@
+"use strict";
+
+// Plays a trace (trace.js says what that is), step by step: recorded ones and the live one.
+
+const MARKS = { accepted: "✓", rejected: "✗", resampled: "↻", bonus: "★", unexamined: "·" };
+const FATES = { accepted: "✓ accepted", rejected: "✗ rejected", resampled: "↻ instead", bonus: "★ bonus", unexamined: "· never examined" };
+const $ = (id) => document.getElementById(id);
+const shown = (text) => text.replace(" ", "␣").replace("\n", "⏎");
+const quoted = (text) => `“${shown(text)}”`;
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+function make(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+/** A number to two decimals, or more where it is very small or would look like `other`. */
+function digits(x, other = null) {
+  let n = 2;
+  while (n < 6 && other !== null && x !== other && x.toFixed(n) === other.toFixed(n)) n += 1;
+  if (n > 2 || x === 0 || x >= 0.005) return x.toFixed(n);
+  return x < 0.001 ? x.toExponential(0) : x.toFixed(3);
+}
+
+/** The steps of a round in order: {kind, i}, i for the guess of a draft or judge step. */
+function stepsOf(round) {
+  const drafts = round.drafts.map((_, i) => ({ kind: "draft", i }));
+  const judged = round.drafts.flatMap((draft, i) => (draft.u === null ? [] : [{ kind: "judge", i }]));
+  if (round.block) judged.reverse(); // its coins are tossed from the last guess back
+  const restart = round.restart ? [{ kind: "restart" }] : [];
+  return [{ kind: "start" }, ...restart, ...drafts, { kind: "verify" }, ...judged, { kind: "last" }, { kind: "trim" }];
+}
+
+/** The trace with what is asked of it again and again. */
+function prepare(trace) {
+  const prompt = [...trace.prompt].map((text) => ({ text, fate: "prompt" }));
+  for (const { drafts } of trace.rounds) drafts.forEach((draft, i) => { draft.parent ??= i - 1; draft.left ??= draft.p; draft.depth = (drafts[draft.parent]?.depth ?? 0) + 1; });
+  const all = trace.rounds.flatMap(({ drafts }) => drafts);
+  const shape = {
+    most: Math.max(0, ...trace.rounds.map(({ drafts }) => drafts.length)), // guesses a round
+    deepest: Math.max(0, ...all.map(({ depth }) => depth)),
+    branches: trace.rounds.some(({ drafts }) => drafts.some(({ parent }, i) => parent !== i - 1)),
+    drawn: all.some(({ q }) => q !== 1),
+  };
+  const steps = trace.rounds.map(stepsOf), tokens = [], before = [];
+  trace.rounds.forEach((round, r) => {
+    before.push(tokens.length);
+    const decided = steps[r].findLastIndex(({ kind }) => kind === "judge");
+    for (const [s, { kind, i }] of steps[r].entries()) {
+      const judged = kind !== "judge" ? [] : !round.block ? [round.drafts[i]] : s === decided ? round.drafts : [];
+      const made = (kind === "last" ? [round.last] : judged).filter(({ fate }) => fate !== "rejected");
+      tokens.push(...made.map((token) => ({ ...token, round: r, step: s })));
+    }
+  });
+  return { ...trace, ...shape, steps, tokens, before, all: [...prompt, ...tokens] };
+}
+
+// ---- what the page knows -------------------------------------------------------------------
+
+const recorded = JSON.parse($("recorded").textContent);
+const traces = recorded.traces.map(prepare); // and after them, at LIVE, what was written here
+const LIVE = traces.length;
+const state = { trace: 0, round: 0, step: 0, reached: 0 };
+let timer = null;
+
+/** How far things are at the present step: all that is drawn follows from it. */
+function progress() {
+  const trace = traces[state.trace], round = trace.rounds[state.round], steps = trace.steps[state.round];
+  const done = steps.slice(0, state.step + 1), count = (kind) => done.filter((step) => step.kind === kind).length;
+  const here = { drafted: count("draft"), verified: count("verify") > 0, judged: count("judge"), last: count("last") > 0, trimmed: count("trim") > 0, restarted: count("restart") > 0 };
+  const examinedOf = ({ drafts }) => drafts.filter((draft) => draft.u !== null);
+  const coins = steps.filter((step) => step.kind === "judge").map(({ i }) => round.drafts[i]), tossed = coins.slice(0, here.judged);
+  const decided = here.judged === coins.length && here.verified;
+  const fateOf = (draft) => { // as far as it is known
+    if (round.block) return decided || tossed.includes(draft) ? draft.fate : null;
+    return tossed.includes(draft) || (decided && draft.fate === "unexamined") ? draft.fate : null;
+  };
+  const rounds = [...trace.rounds.slice(0, state.round).map(examinedOf), tossed], judged = trace.block ? [] : rounds.flat();
+  const examined = trace.block ? 0 : rounds.reduce((sum, drafts) => sum + new Set(drafts.map((draft) => draft.parent)).size, 0); // places, however many siblings
+  const tokens = trace.tokens.filter((t) => t.round < state.round || (t.round === state.round && t.step <= state.step)).length;
+  const passes = state.round + (here.verified ? 1 : 0), accepted = judged.filter((draft) => draft.fate === "accepted").length;
+  return { trace, round, steps, now: steps[state.step], ...here, tokens, passes, accepted, examined, fateOf };
+}
+
+// ---- drawing -------------------------------------------------------------------------------
+
+/** One button per token, made once; the words keep together. */
+function buildText(trace) {
+  const words = [make("span", { class: "word" })];
+  const add = (element, text) => {
+    words.at(-1).append(element);
+    if (text === " " || text === "\n") words.push(make("wbr"), make("span", { class: "word" }));
+  };
+  for (const text of trace.prompt) add(make("span", { class: "token" }, shown(text), make("small")), text);
+  trace.tokens.forEach((token) => {
+    const what = `${quoted(token.text)}, ${FATES[token.fate]}, round ${token.round + 1}`;
+    const button = make("button", { type: "button", class: "token", tabindex: -1, title: what, "aria-label": what }, shown(token.text), make("small"));
+    button.addEventListener("click", () => { stop(); go(token.round, token.step); });
+    token.element = make("span", {}, button, ...(token.text === "\n" ? [make("br")] : []));
+    token.button = button;
+    add(token.element, token.text);
+  });
+  $("text").replaceChildren(...words);
+}
+
+function drawText({ trace, tokens }) {
+  state.reached = Math.max(state.reached, tokens);
+  trace.tokens.forEach((token, i) => {
+    const written = i < tokens;
+    token.element.hidden = i >= state.reached;
+    token.button.className = `token ${written ? token.fate : ""} ${written && token.round === state.round ? "now" : ""}`;
+    token.button.lastChild.textContent = written ? MARKS[token.fate] : "";
+  });
+  const newest = trace.tokens[tokens - 1]?.button, box = $("text");
+  if (!newest) box.scrollTop = 0;
+  else if (newest.offsetTop < box.scrollTop || newest.offsetTop + newest.offsetHeight > box.scrollTop + box.clientHeight - 8) box.scrollTop = newest.offsetTop - box.clientHeight / 2;
+}
+
+/** u beside p/q, as it was decided. */
+function verdict({ left, q, u }) {
+  const ratio = left / q, bound = Math.min(1, ratio);
+  const sign = u < bound ? "<" : "≥", name = ratio > 1 ? `1 (p/q = ${digits(ratio)} counts as 1)` : `p/q = ${digits(bound, u)}`;
+  return `u = ${digits(u, bound)} ${sign} ${name}`;
+}
+
+/** The coin of a block's guess i: do it and all before it stay? */
+function blockVerdict({ chance, u }, i) {
+  const which = i === 0 ? "the first guess" : `the first ${i + 1} guesses`, stay = i === 0 ? "stays" : "stay";
+  if (u < chance) return `u = ${digits(u, chance)} < ${digits(chance, u)}, the chance of this coin → ✓ ${which} ${stay}${i === 0 ? "" : ", all at once"}.`;
+  return `u = ${digits(u, chance)} ≥ ${digits(chance, u)}, the chance of this coin → ✗ ${which} ${i === 0 ? "does not stay" : "do not stay together: one less is tried"}.`;
+}
+
+/** A guess and where it came from: drawn from q, or not drawn at all. `after`: null in a chain. */
+function guess({ drawn, source }, { text, q }, after, siblings, earlier) {
+  const which = `${quoted(text)}${after === null ? "" : ` after ${after}`}${siblings ? ", one of several" : ""}`;
+  if (drawn) return `${which}${after === null ? "," : ":"} drawn from its q${earlier ? ", earlier siblings left out" : ""}, where it has ${digits(q)}`;
+  const rank = ["", "second ", "third ", "fourth "][earlier] ?? `${earlier + 1}th `;
+  return `${which}, ${source ?? `its ${rank}likeliest`}: not drawn, so q = 1 and it is accepted with probability p${earlier ? ", earlier siblings left out" : ""}`;
+}
+
+const STEP = { draft: "draft", verify: "verify", judge: "accept", last: "accept", trim: "trim" }; // of the loop's four
+
+/** What happens at this step, in a few sentences; where a bug is at work, it says so. */
+function sentenceOf(at) {
+  const { trace: { bug }, now } = at;
+  return saidOf(at) + (bug && STEP[now.kind] === bug.step ? ` ⚠ Here bug ${bug.number} is at work: ${bug.title}.` : "");
+}
+
+function saidOf({ trace, round, now }) {
+  const { drafts, last, cache } = round, k = drafts.length, tokensBefore = trace.before[state.round];
+  const current = quoted(trace.all[trace.prompt.length + tokensBefore - 1].text), accepted = drafts.filter((d) => d.fate === "accepted").length;
+  const inWindow = recorded.window - cache[0] - 1, inText = trace.tokens.length - tokensBefore - 1;
+  const windowEnds = inWindow <= inText, room = Math.min(inWindow, inText); // how deep guesses may go
+  const few = k === trace.most || room >= trace.deepest ? "" : ` ${k === 0 ? "No guess" : `Only ${plural(k, "guess").replace("guesss", "guesses")}`} this time: ${windowEnds ? "the window ends there" : "the text is nearly done"}.`;
+  const after = (draft) => quoted(draft.parent < 0 ? shown(trace.all[trace.prompt.length + tokensBefore - 1].text) : drafts[draft.parent].text);
+  const siblings = (i) => drafts.filter((draft, j) => draft.parent === drafts[i].parent && j !== i).length;
+  const earlier = (i) => drafts.filter((draft, j) => draft.parent === drafts[i].parent && j < i).length;
+  const branches = trace.branches && k > 1; // a single guess is no tree
+  switch (now.kind) {
+    case "start":
+      if (round.restart) return `The cache is full: it holds ${recorded.window} tokens, the whole window. There is no place for another.`;
+      return `The cache holds ${cache[0]} tokens. The current token, ▸${current}, is outside: it enters with the next pass.${few}`;
+    case "restart":
+      return `Restart: the ${cache[0]} tokens before the current one, ▸${current}, are prefilled afresh, and there is room again. Plain decoding restarts here as well.${few}`;
+    case "draft":
+      return `The draft guesses ${guess(trace, drafts[now.i], branches ? after(drafts[now.i]) : null, siblings(now.i), earlier(now.i))}.`;
+    case "verify":
+      if (branches) return `One target pass over ${k + 1} tokens, the current one and ${plural(k, "guess").replace("guesss", "guesses")}, gives p after each of them. Each sees its own branch only. All ${k + 1} are in the cache now.`;
+      return k === 0
+        ? `One target pass over 1 token, the current one: a plain step. It gives p of the next token.`
+        : `One target pass over ${k + 1} tokens, the current one and ${k === 1 ? "the guess" : `${k} guesses`}, gives p of each guess and of the token after them. ${k === 1 ? "Both" : `All ${k + 1}`} are in the cache now.`;
+    case "judge": {
+      const draft = drafts[now.i], behind = k - now.i - 1;
+      if (round.block) return blockVerdict(draft, now.i);
+      if (branches) {
+        const refused = earlier(now.i);
+        const left = refused ? `Of p, its ${plural(refused, "refused sibling")} left it ${digits(draft.left)}. ` : "";
+        const next = drafts.findIndex((other, j) => j > now.i && other.parent === draft.parent);
+        const then = draft.fate === "accepted" ? "accepted: on to what follows it" : next > 0 ? `refused: ${quoted(drafts[next].text)}, its sibling, is next` : refused ? "refused, too" : "refused";
+        return `${left}${verdict(draft)} → ${MARKS[draft.fate]} ${quoted(draft.text)} is ${then}.`;
+      }
+      if (draft.fate === "accepted") return `${verdict(draft)} → ✓ ${quoted(draft.text)} is accepted.`;
+      return `${verdict(draft)} → ✗ ${quoted(draft.text)} is rejected.${behind ? ` What was guessed after it (${behind}) is never examined.` : ""}`;
+    }
+    case "last":
+      if (trace.bug?.step === "accept") return `${MARKS[last.fate]} ${quoted(last.text)} comes ${last.fate === "resampled" ? `instead. The right rule draws from the residual, where it has ${digits(last.residual)}` : "as the bonus. The right rule draws it from the last row of p"} (in p, ${digits(last.p)}).`;
+      if (last.fate === "resampled") return `↻ ${quoted(last.text)} comes instead, drawn from the residual${round.block ? ", what P times p has more than q" : trace.drawn ? "" : ", which is p without what was refused"}, where it has ${digits(last.residual)} (in p, ${digits(last.p)}).`;
+      return k === 0
+        ? `★ ${quoted(last.text)} is drawn from p, where it has ${digits(last.p)}.`
+        : `${branches ? "The branch ends here" : "Nothing was rejected"}, so the same pass yields one more: ★ ${quoted(last.text)}, the bonus, drawn from ${branches ? "p after it" : "the last row of p"}, where it has ${digits(last.p)}.`;
+    default: {
+      const stay = `the current token's${accepted ? ` and ${accepted === 1 ? "that of the accepted guess" : `those of ${accepted} accepted guesses`} stay` : " stays"}`;
+      const path = drafts.some(({ fate }, i) => fate === "accepted" && i >= accepted) ? "; the path's entries move together" : "";
+      const cut = accepted === k ? `nothing is cut off, ${k ? `all ${k + 1} new entries stay` : "the new entry stays"}` : `${k - accepted} of the ${k + 1} new entries ${k - accepted === 1 ? "is" : "are"} cut off; ${stay}${path}`;
+      const end = state.round < trace.rounds.length - 1 ? "" : trace.stopped ? ` Here it ends: ${trace.stopped}.` : ` The text is done: ${trace.tokens.length} tokens in ${plural(trace.rounds.length, "pass").replace("passs", "passes")}.`;
+      return `Trim: ${cut}. ▸${quoted(last.text)} is the new current token, and the cache is one behind again.${end}`;
+    }
+  }
+}
+
+/** The fate of a guess that was not reached; a phone has room for half of it. */
+const never = () => make("span", {}, "· never", make("span", { class: "wide" }, " examined"));
+
+function drawRows({ trace, round, now, drafted, verified, last, fateOf }) {
+  const rows = [];
+  const row = (kind, current, ...cells) => rows.push(make("tr", { class: `${kind} ${current ? "now" : ""}` }, ...cells.map((cell) => make("td", {}, cell))));
+  const order = [], depths = [];
+  const visit = (parent, depth) => round.drafts.forEach((draft, i) => {
+    if (draft.parent !== parent) return;
+    order.push(i);
+    depths[i] = depth;
+    visit(i, depth + 1);
+  });
+  visit(-1, 0); // branch by branch
+  for (const i of order.filter((i) => i < drafted)) {
+    const draft = round.drafts[i], fate = fateOf(draft), ratio = round.block ? draft.chance : draft.left / draft.q;
+    const branch = trace.branches && depths[i] ? `${"\u00a0".repeat(2 * depths[i] - 1)}└` : "";
+    const [p, shownRatio] = verified ? [digits(draft.left), digits(ratio)] : ["", ""];
+    const u = fate && draft.u !== null ? digits(draft.u, Math.min(1, ratio)) : "";
+    row(fate ?? "drafted", now.i === i && now.kind !== "verify", branch + shown(draft.text), digits(draft.q), p, shownRatio, u, fate === "unexamined" ? never() : fate ? FATES[fate] : "");
+  }
+  if (last) row(round.last.fate, now.kind === "last", shown(round.last.text), "", digits(round.last.p), "", "", FATES[round.last.fate]);
+  while (rows.length < trace.most + 1) row("", false, "", "", "", "", "", ""); // nothing jumps
+  $("rows").replaceChildren(...rows);
+}
+
+/** The entries of the cache at this step: [text, kind] each. */
+function cacheCells({ trace, round, now, verified, trimmed, fateOf }) {
+  const n = trace.prompt.length + trace.before[state.round]; // the current token is all[n − 1]
+  const length = round.restart && now.kind === "start" ? recorded.window : round.cache[0];
+  const cells = trace.all.slice(n - 1 - length, n - 1).map(({ text }) => [text, "cached"]);
+  if (!verified) return cells;
+  cells.push([trace.all[n - 1].text, trimmed ? "cached" : "current"], ...round.drafts.map((draft) => [draft.text, fateOf(draft) ?? "drafted"]));
+  return trimmed ? cells.filter(([, kind]) => kind === "cached" || kind === "accepted") : cells;
+}
+
+function drawCache(at) {
+  const cells = cacheCells(at), [before, after, trimmed] = at.round.cache;
+  [...$("strip").children].forEach((cell, i) => {
+    const [text, kind] = cells[i] ?? ["", ""];
+    cell.className = `cell ${kind}`;
+    cell.firstChild.textContent = shown(text);
+    cell.lastChild.textContent = kind === "current" ? "▸" : kind === "drafted" ? "?" : (MARKS[kind] ?? "");
+  });
+  const stages = [`${before} before the pass`, at.verified ? `${after} after it (${after - before} new)` : null, at.trimmed ? `${trimmed} trimmed` : null];
+  const full = at.round.restart && at.now.kind === "start";
+  const outside = at.trimmed ? at.round.last.text : at.verified ? null : at.trace.all[at.trace.prompt.length + at.trace.before[state.round] - 1].text;
+  const held = full ? `${recorded.window} of ${recorded.window} entries: full` : `${stages.filter(Boolean).join(" → ")}, of ${recorded.window} entries`;
+  $("lengths").textContent = `${held}. ${outside === null ? "The current token is inside now." : `Outside, one behind: the current token ▸${quoted(outside)}.`}`;
+  $("strip").setAttribute("aria-label", `The cache holds ${cells.length} of ${recorded.window} entries`);
+}
+
+function drawFigures({ tokens, passes, accepted, examined }) {
+  $("passes").textContent = passes;
+  $("tokens").textContent = tokens;
+  $("rate").textContent = passes ? (tokens / passes).toFixed(2) : "–";
+  $("alpha").textContent = examined ? (accepted / examined).toFixed(2) : "–";
+  $("examined").textContent = examined ? `${accepted} of ${examined}` : "";
+  $("plain").textContent = plural(tokens, "pass").replace("passs", "passes");
+}
+
+/** Plain decoding beside it, after as many passes. */
+function drawPlain({ trace, passes }) {
+  $("beside").hidden = !trace.plain;
+  if (!trace.plain) return;
+  const written = trace.plain.slice(0, passes).join("");
+  $("plain-text").replaceChildren(make("span", { class: "soft-text" }, trace.prompt), written);
+  $("plain-passes").textContent = `${plural(passes, "pass").replace("passs", "passes")}, ${plural(Math.min(passes, trace.plain.length), "letter")}`;
+  $("plain-text").scrollTop = 1e6;
+}
+
+function draw() {
+  const at = progress(), rounds = at.trace.rounds.length, sentence = sentenceOf(at);
+  drawText(at);
+  drawRows(at);
+  drawCache(at);
+  drawFigures(at);
+  drawPlain(at);
+  drawOverlap(at);
+  $("ratio").textContent = at.round.block ? "chance" : "p/q";
+  $("round-title").textContent = `Round ${state.round + 1} of ${rounds}`;
+  $("sentence").textContent = sentence;
+  // While playing, a listener hears the end of each round, not every step.
+  if (timer === null) $("status").textContent = sentence;
+  else if (at.now.kind === "trim") $("status").textContent = `Round ${state.round + 1}: ${at.round.cache[2] - at.round.cache[0]} tokens.`;
+  $("slider").value = state.round + 1;
+  $("slider").setAttribute("aria-valuetext", `round ${state.round + 1} of ${rounds}`);
+  $("position").textContent = `${state.round + 1}/${rounds}`;
+  $("play").textContent = timer === null ? "Play" : "Pause";
+}
+
+// ---- the controls --------------------------------------------------------------------------
+
+const lastStep = (round) => traces[state.trace].steps[round].length - 1;
+const atEnd = () => state.round === traces[state.trace].rounds.length - 1 && state.step === lastStep(state.round);
+
+/** Show a round at one of its steps; numbers outside are moved to the nearest. */
+function go(round, step) {
+  state.round = Math.max(0, Math.min(traces[state.trace].rounds.length - 1, Math.floor(round)));
+  state.step = Math.max(0, Math.min(lastStep(state.round), Math.floor(step)));
+  draw();
+}
+function forward() {
+  if (state.step < lastStep(state.round)) go(state.round, state.step + 1);
+  else if (!atEnd()) go(state.round + 1, 0);
+}
+function back() {
+  if (state.step > 0) go(state.round, state.step - 1);
+  else if (state.round > 0) go(state.round - 1, Infinity);
+}
+function start() {
+  state.reached = 0;
+  go(0, 0);
+}
+function stop() {
+  clearInterval(timer);
+  timer = null;
+}
+function pause() {
+  stop();
+  draw();
+}
+function play() {
+  if (atEnd()) start();
+  clearInterval(timer);
+  timer = setInterval(() => {
+    forward();
+    if (atEnd()) pause();
+  }, 1000 / Number($("speed").value));
+  draw();
+}
+const toggle = () => (timer === null ? play() : pause());
+function choose(trace) {
+  stop();
+  state.trace = trace;
+  const { about, temperature, seed, tokens, live } = traces[trace], known = { ...traces[trace], corpus: recorded.corpus };
+  const who = about.replace(/{(\w+)}/g, (_, name) => known[name]);
+  $("about").textContent = `${who}, temperature ${temperature}, seed ${seed}, ${tokens.length} tokens.`;
+  $("slider").max = traces[trace].rounds.length;
+  if (!live) $("trace").value = trace;
+  buildText(traces[trace]);
+  start();
+}
+
+function listen() {
+  const by = (id, action) => $(id).addEventListener("click", () => { stop(); action(); });
+  by("start", start);
+  by("back", back);
+  by("step", forward);
+  by("next", () => (state.step < lastStep(state.round) ? go(state.round, Infinity) : go(state.round + 1, Infinity)));
+  $("play").addEventListener("click", toggle);
+  $("speed").addEventListener("change", () => { if (timer !== null) play(); });
+  $("trace").addEventListener("change", () => choose(Number($("trace").value)));
+  $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value) - 1, Infinity); });
+  document.addEventListener("keydown", (event) => {
+    const own = event.target.closest("input, select, textarea"), button = event.target.closest("button, a");
+    if (own || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+      event.preventDefault();
+      stop();
+      (event.key === "ArrowRight" ? forward : back)();
+    } else if (event.key === " " && !button) {
+      event.preventDefault();
+      toggle();
+    }
+  });
+  let shownBefore = null; // on paper: the whole text and its last round
+  window.addEventListener("beforeprint", () => { stop(); shownBefore = { ...state }; go(Infinity, Infinity); });
+  window.addEventListener("afterprint", () => { if (shownBefore) { state.reached = shownBefore.reached; go(shownBefore.round, shownBefore.step); } });
+}
+
+window.player = {
+  traces: recorded.traces,
+  get state() {
+    const { tokens, passes, accepted, examined, trace, steps } = progress();
+    const text = trace.tokens.slice(0, tokens).map((token) => token.text).join("");
+    return { ...state, steps: steps.map((step) => step.kind), playing: timer !== null, text, passes, tokens, tokensPerPass: tokens / passes, alpha: accepted / examined };
+  },
+  choose,
+  go,
+};
