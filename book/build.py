@@ -1,7 +1,6 @@
 """Renders the executed series to a static site: `make book`, or `python book/build.py`.
 
-The notebooks are shown as they are stored, nothing is executed but the generations that the player
-page shows. The site, build/book/index.html, needs no network and no server.
+The notebooks are shown as they are stored; nothing is executed. The site, build/book/index.html, needs no network and no server.
 """
 
 import difflib
@@ -108,7 +107,7 @@ def main() -> None:
     """Lay the sources out in build/book-source as in the repository, and render them."""
     for folder in (SOURCE, SITE):
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__", "live*"))
     shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
     for page in PAGES:
         (SOURCE / page).parent.mkdir(exist_ok=True)
@@ -123,7 +122,7 @@ def main() -> None:
     (SOURCE / "gallery.md").write_text(gallery_page(), encoding="utf-8")
     sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     subprocess.run([*sphinx, SOURCE, SITE], check=True)
-    subprocess.run([sys.executable, ROOT / "book" / "record.py", SITE / "player.html"], check=True)
+    subprocess.run([sys.executable, ROOT / "book" / "live.py", SITE / "live.html"], check=True)
     print(f"the book: {SITE / 'index.html'}")
 
 

@@ -85,13 +85,17 @@ class GPT {
     const k = grown(past?.k, key), v = grown(past?.v, value), size = key[0].length, scale = size ** -0.5;
     const out = query.map((q, row) => {
       const scores = new Float64Array(P + x.length).fill(-Infinity), seen = new Float64Array(size);
-      for (let column = 0; column < scores.length; column++) {
+      for (let column = 0, at = 0; column < scores.length; column++, at += size) {
         if (!maySee(row, column, P)) continue;
         let dot = 0;
-        for (let i = 0; i < size; i++) dot += q[i] * k[column * size + i];
+        for (let i = 0; i < size; i++) dot += q[i] * k[at + i];
         scores[column] = dot * scale;
       }
-      softmax(scores).forEach((weight, column) => { for (let i = 0; i < size; i++) seen[i] += weight * v[column * size + i]; });
+      softmax(scores);
+      for (let column = 0, at = 0; column < scores.length; column++, at += size) {
+        const weight = scores[column];
+        for (let i = 0; i < size; i++) seen[i] += weight * v[at + i];
+      }
       return seen;
     });
     return { out, kv: { k, v, size } };
@@ -101,7 +105,11 @@ class GPT {
   block(x, layer, past, P, maySee) {
     const w = (name) => this.tensors[`blocks.${layer}.${name}`], normal = layerNorm(x, w("ln1.weight"), w("ln1.bias"));
     const heads = Array.from({ length: this.config.n_head }, (_, h) => this.head(normal, `blocks.${layer}.sa.heads.${h}`, past?.[h], P, maySee));
-    const together = x.map((_, t) => Float64Array.from(heads.flatMap(({ out }) => [...out[t]])));
+    const together = x.map((row, t) => {
+      const all = new Float64Array(row.length);
+      heads.forEach(({ out }, h) => all.set(out[t], h * out[t].length));
+      return all;
+    });
     x = added(x, linear(together, w("sa.proj.weight"), w("sa.proj.bias")));
     const wide = linear(layerNorm(x, w("ln2.weight"), w("ln2.bias")), w("ffwd.net.0.weight"), w("ffwd.net.0.bias"));
     x = added(x, linear(wide.map((row) => row.map((value) => Math.max(0, value))), w("ffwd.net.2.weight"), w("ffwd.net.2.bias")));
@@ -114,7 +122,8 @@ class GPT {
     if (P + tokens.length > this.blockSize) throw new RangeError(`${tokens.length} tokens after ${P} run past the window of ${this.blockSize}`);
     let x = tokens.map((token, i) => {
       const position = positions ? positions(P, i) : P + i;
-      return Float64Array.from({ length: C }, (_, c) => t["token_embedding_table.weight"][token * C + c] + t["position_embedding_table.weight"][position * C + c]);
+      const row = t["token_embedding_table.weight"].slice(token * C, (token + 1) * C);
+      return row.map((value, c) => value + t["position_embedding_table.weight"][position * C + c]);
     });
     for (let layer = 0; layer < this.config.n_layer; layer++) {
       const made = this.block(x, layer, past?.[layer], P, maySee);

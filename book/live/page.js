@@ -33,7 +33,7 @@ function settings() {
     if (!field.checkValidity()) throw new RangeError(`${name} is “${field.value}”; it must be ${field.step === "1" ? "a whole number" : "a number"} from ${field.min} to ${field.max}.`);
     return Number(field.value);
   };
-  const letters = [...$("prompt").value], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
+  const letters = [...$("prompt").value.replaceAll("⏎", "\n")], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
   if (letters.length === 0) throw new RangeError("The prompt is empty; type at least one letter to start from.");
   if (unknown >= 0) throw new RangeError(`“${letters[unknown]}”, letter ${unknown + 1} of the prompt, is not among the ${models.target.vocabSize} that the model knows: letters without accents, a blank, and ! $ & ' , - . 3 : ; ?`);
   const draft = $("draft").value, rule = $("rule").value, bug = BUGS.find(({ number }) => `${number}` === $("bug").value) ?? null;
@@ -139,7 +139,7 @@ function drawCounts({ letters, ranks, favour, target }) {
   const title = (x, text) => svg("text", { x, y: 12, class: "title" }, text);
   $("histogram").replaceChildren(
     title(0, "which letter"), ...barsOf(letters, most, most.map((x) => shown(target.vocabulary[x])), 0, 24),
-    title(456, "how likely it was"), ...barsOf(ranks, [0, 1, 2, 3, 4, 5], ["1st", "2nd", "3rd", "–5th", "–9th", "rest"], 456, 40),
+    title(456, "how likely it was"), ...barsOf(ranks, [0, 1, 2, 3, 4, 5], ["1st", "2nd", "3rd", "4–5", "6–9", "rest"], 456, 40),
     title(724, "does the draft like it"), ...barsOf(favour, [0, 1], ["more", "not more"], 724, 78),
   );
 }
@@ -238,7 +238,7 @@ function sayTimes() {
 
 function setMode(live) {
   $(live ? "live-mode" : "recorded-mode").checked = true;
-  for (const part of ["live", "samples", "beside"]) $(part).hidden = !live;
+  for (const part of ["live", "samples", "beside", "race"]) $(part).hidden = !live;
   $("replay").hidden = live;
   for (const part of ["refused", "says"]) if (!live) $(part).hidden = true;
   $("clock").hidden = !live;

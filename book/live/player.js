@@ -7,7 +7,7 @@ const FATES = { accepted: "✓ accepted", rejected: "✗ rejected", resampled: "
 const $ = (id) => document.getElementById(id);
 const shown = (text) => text.replace(" ", "␣").replace("\n", "⏎");
 const quoted = (text) => `“${shown(text)}”`;
-const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : /s$/.test(word) ? "es" : "s"}`;
 
 function make(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -62,7 +62,7 @@ function prepare(trace) {
 const recorded = JSON.parse($("recorded").textContent);
 const traces = recorded.traces.map(prepare); // and after them, at LIVE, what was written here
 const LIVE = traces.length;
-const state = { trace: 0, round: 0, step: 0, reached: 0 };
+const state = { trace: 0, round: 0, step: 0, reached: 0, extra: 0 }; // extra: passes of plain decoding beyond the end
 let timer = null;
 
 /** How far things are at the present step: all that is drawn follows from it. */
@@ -105,7 +105,7 @@ function buildText(trace) {
   $("text").replaceChildren(...words);
 }
 
-function drawText({ trace, tokens }) {
+function drawText({ trace, tokens, passes }) {
   state.reached = Math.max(state.reached, tokens);
   trace.tokens.forEach((token, i) => {
     const written = i < tokens;
@@ -113,6 +113,7 @@ function drawText({ trace, tokens }) {
     token.button.className = `token ${written ? token.fate : ""} ${written && token.round === state.round ? "now" : ""}`;
     token.button.lastChild.textContent = written ? MARKS[token.fate] : "";
   });
+  $("text-passes").textContent = passesAndLetters(passes, tokens);
   const newest = trace.tokens[tokens - 1]?.button, box = $("text");
   if (!newest) box.scrollTop = 0;
   else if (newest.offsetTop < box.scrollTop || newest.offsetTop + newest.offsetHeight > box.scrollTop + box.clientHeight - 8) box.scrollTop = newest.offsetTop - box.clientHeight / 2;
@@ -153,7 +154,7 @@ function saidOf({ trace, round, now }) {
   const current = quoted(trace.all[trace.prompt.length + tokensBefore - 1].text), accepted = drafts.filter((d) => d.fate === "accepted").length;
   const inWindow = recorded.window - cache[0] - 1, inText = trace.tokens.length - tokensBefore - 1;
   const windowEnds = inWindow <= inText, room = Math.min(inWindow, inText); // how deep guesses may go
-  const few = k === trace.most || room >= trace.deepest ? "" : ` ${k === 0 ? "No guess" : `Only ${plural(k, "guess").replace("guesss", "guesses")}`} this time: ${windowEnds ? "the window ends there" : "the text is nearly done"}.`;
+  const few = k === trace.most || room >= trace.deepest ? "" : ` ${k === 0 ? "No guess" : `Only ${plural(k, "guess")}`} this time: ${windowEnds ? "the window ends there" : "the text is nearly done"}.`;
   const after = (draft) => quoted(draft.parent < 0 ? shown(trace.all[trace.prompt.length + tokensBefore - 1].text) : drafts[draft.parent].text);
   const siblings = (i) => drafts.filter((draft, j) => draft.parent === drafts[i].parent && j !== i).length;
   const earlier = (i) => drafts.filter((draft, j) => draft.parent === drafts[i].parent && j < i).length;
@@ -167,7 +168,7 @@ function saidOf({ trace, round, now }) {
     case "draft":
       return `The draft guesses ${guess(trace, drafts[now.i], branches ? after(drafts[now.i]) : null, siblings(now.i), earlier(now.i))}.`;
     case "verify":
-      if (branches) return `One target pass over ${k + 1} tokens, the current one and ${plural(k, "guess").replace("guesss", "guesses")}, gives p after each of them. Each sees its own branch only. All ${k + 1} are in the cache now.`;
+      if (branches) return `One target pass over ${k + 1} tokens, the current one and ${plural(k, "guess")}, gives p after each of them. Each sees its own branch only. All ${k + 1} are in the cache now.`;
       return k === 0
         ? `One target pass over 1 token, the current one: a plain step. It gives p of the next token.`
         : `One target pass over ${k + 1} tokens, the current one and ${k === 1 ? "the guess" : `${k} guesses`}, gives p of each guess and of the token after them. ${k === 1 ? "Both" : `All ${k + 1}`} are in the cache now.`;
@@ -194,7 +195,7 @@ function saidOf({ trace, round, now }) {
       const stay = `the current token's${accepted ? ` and ${accepted === 1 ? "that of the accepted guess" : `those of ${accepted} accepted guesses`} stay` : " stays"}`;
       const path = drafts.some(({ fate }, i) => fate === "accepted" && i >= accepted) ? "; the path's entries move together" : "";
       const cut = accepted === k ? `nothing is cut off, ${k ? `all ${k + 1} new entries stay` : "the new entry stays"}` : `${k - accepted} of the ${k + 1} new entries ${k - accepted === 1 ? "is" : "are"} cut off; ${stay}${path}`;
-      const end = state.round < trace.rounds.length - 1 ? "" : trace.stopped ? ` Here it ends: ${trace.stopped}.` : ` The text is done: ${trace.tokens.length} tokens in ${plural(trace.rounds.length, "pass").replace("passs", "passes")}.`;
+      const end = state.round < trace.rounds.length - 1 ? "" : trace.stopped ? ` Here it ends: ${trace.stopped}.` : ` The text is done: ${trace.tokens.length} tokens in ${plural(trace.rounds.length, "pass")}.`;
       return `Trim: ${cut}. ▸${quoted(last.text)} is the new current token, and the cache is one behind again.${end}`;
     }
   }
@@ -258,16 +259,19 @@ function drawFigures({ tokens, passes, accepted, examined }) {
   $("rate").textContent = passes ? (tokens / passes).toFixed(2) : "–";
   $("alpha").textContent = examined ? (accepted / examined).toFixed(2) : "–";
   $("examined").textContent = examined ? `${accepted} of ${examined}` : "";
-  $("plain").textContent = plural(tokens, "pass").replace("passs", "passes");
+  $("plain").textContent = plural(tokens, "pass");
 }
 
+const passesAndLetters = (passes, letters) => `${plural(passes, "pass")}, ${plural(letters, "letter")}`;
+
 /** Plain decoding beside it, after as many passes. */
-function drawPlain({ trace, passes }) {
+function drawPlain({ trace, passes: made }) {
   $("beside").hidden = !trace.plain;
   if (!trace.plain) return;
+  const passes = made + state.extra;
   const written = trace.plain.slice(0, passes).join("");
   $("plain-text").replaceChildren(make("span", { class: "soft-text" }, trace.prompt), written);
-  $("plain-passes").textContent = `${plural(passes, "pass").replace("passs", "passes")}, ${plural(Math.min(passes, trace.plain.length), "letter")}`;
+  $("plain-passes").textContent = passesAndLetters(passes, Math.min(passes, trace.plain.length));
   $("plain-text").scrollTop = 1e6;
 }
 
@@ -298,6 +302,7 @@ const atEnd = () => state.round === traces[state.trace].rounds.length - 1 && sta
 
 /** Show a round at one of its steps; numbers outside are moved to the nearest. */
 function go(round, step) {
+  state.extra = 0;
   state.round = Math.max(0, Math.min(traces[state.trace].rounds.length - 1, Math.floor(round)));
   state.step = Math.max(0, Math.min(lastStep(state.round), Math.floor(step)));
   draw();
@@ -331,6 +336,23 @@ function play() {
   }, 1000 / Number($("speed").value));
   draw();
 }
+/** One pass of each decoder; says whether either had something left to write. */
+function racePass() {
+  const { plain } = traces[state.trace], { passes } = progress();
+  if (passes === 0) go(0, Infinity);
+  else if (!atEnd()) go(state.round + 1, Infinity);
+  else if (passes + state.extra < plain.length) {
+    state.extra += 1;
+    draw();
+  } else return false;
+  return true;
+}
+function race() {
+  stop();
+  start();
+  timer = setInterval(() => { if (!racePass()) pause(); }, 200);
+  draw();
+}
 const toggle = () => (timer === null ? play() : pause());
 function choose(trace) {
   stop();
@@ -351,6 +373,7 @@ function listen() {
   by("step", forward);
   by("next", () => (state.step < lastStep(state.round) ? go(state.round, Infinity) : go(state.round + 1, Infinity)));
   $("play").addEventListener("click", toggle);
+  $("race").addEventListener("click", race);
   $("speed").addEventListener("change", () => { if (timer !== null) play(); });
   $("trace").addEventListener("change", () => choose(Number($("trace").value)));
   $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value) - 1, Infinity); });
@@ -376,8 +399,9 @@ window.player = {
   get state() {
     const { tokens, passes, accepted, examined, trace, steps } = progress();
     const text = trace.tokens.slice(0, tokens).map((token) => token.text).join("");
-    return { ...state, steps: steps.map((step) => step.kind), playing: timer !== null, text, passes, tokens, tokensPerPass: tokens / passes, alpha: accepted / examined };
+    return { ...state, rounds: trace.rounds.length, steps: steps.map((step) => step.kind), playing: timer !== null, text, passes, tokens, tokensPerPass: tokens / passes, alpha: accepted / examined };
   },
   choose,
   go,
+  racePass,
 };

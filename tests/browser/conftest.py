@@ -4,6 +4,7 @@ Each page may talk to this machine only. What it asks of any other host is refus
 test, and so do a request that fails and an error of the page's own.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -57,12 +58,9 @@ class Faults(list):
             route.abort()
 
 
-@pytest.fixture
-def open_page(browser):
-    """open_page(size=DESKTOP, **options): a new, empty browser window's page.
-
-    The test fails at its end if anything is in page.faults.
-    """
+@contextlib.contextmanager
+def opening(browser):
+    """A function that opens new, empty windows; at the end, nothing may be in their faults."""
     opened = []
 
     def open_one(size=DESKTOP, **options):
@@ -80,3 +78,20 @@ def open_page(browser):
     for context, page in opened:
         context.close()
         assert not page.faults, "\n".join(page.faults)
+
+
+@pytest.fixture
+def open_page(browser):
+    """open_page(size=DESKTOP, **options): a new, empty browser window's page.
+
+    The test fails at its end if anything is in page.faults.
+    """
+    with opening(browser) as open_one:
+        yield open_one
+
+
+@pytest.fixture(scope="module")
+def module_page(browser):
+    """The same, for a page that all tests of a file share: a large one takes a second to open."""
+    with opening(browser) as open_one:
+        yield open_one

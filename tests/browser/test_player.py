@@ -1,4 +1,4 @@
-"""The player page: it shows what the package really decoded, to the last number and mark."""
+"""The live page's recorded traces: it shows what the package really decoded, to the last number."""
 
 import functools
 import json
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from pages import PHONE, assert_leads_back
+from pages import PHONE
 from series import ROOT
 
 from nanogpt import checkpoint
@@ -35,39 +35,47 @@ TRACES = range(12)
 BRANCHING, ONE_HOT = (TREE, 6, 8, 10), (2, 6, 8, 10)  # 2: at temperature 0
 
 
-def write_page(path):
+PAGE, RECORDED = ROOT / "book" / "live.html", ROOT / "book" / "live" / "recorded.json"
+
+
+def record(path):
     command = [sys.executable, ROOT / "book" / "record.py", path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=path.parent.parent)
     assert done.returncode == 0, done.stderr
-    return path
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The page with its traces, written by the command into a folder that is not there yet."""
-    return write_page(tmp_path_factory.mktemp("site") / "new" / "player.html")
+def recorded():
+    """What the page plays."""
+    return json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def recorded(finished):
-    text = finished.read_text(encoding="utf-8")
-    return json.loads(text.split('id="traces">')[1].split("</script>")[0])
+def shared(module_page):
+    return opened(module_page())
 
 
 @pytest.fixture
-def page(open_page, finished):
-    return opened(open_page(), finished)
+def page(shared):
+    """The page at the first recorded trace, as if it had just been opened there."""
+    shared.get_by_label("Speed").select_option("3")
+    shared.evaluate("document.getElementById('recorded-mode').click(); player.choose(0)")
+    shared.evaluate("scrollTo(0, 0); document.activeElement.blur()")
+    return shared
 
 
-def opened(page, path):
-    page.goto(path.as_uri())
+def opened(page):
+    page.goto(PAGE.as_uri())
+    page.wait_for_function("window.live && live.ready")
+    page.locator("#recorded-mode").check()
     return page
 
 
-def stopped_clock(page, path):
+def stopped_clock(page):
     """The page with a clock that goes only where a test moves it on."""
     page.clock.install(time=0)
-    opened(page, path)
+    opened(page)
     page.clock.pause_at(60_000)
 
 
@@ -184,25 +192,20 @@ def test_the_cache_is_one_behind_after_every_trim_and_restart(recorded, i):
         assert held == whole - 1
 
 
-def test_the_same_machine_writes_the_same_bytes(finished, tmp_path):
-    again = write_page(tmp_path / "other" / "player.html")
-    assert again.read_bytes() == finished.read_bytes()
-    assert len(again.read_bytes()) < 1_000_000
-
-
-def test_the_page_in_the_repository_holds_them_too(recorded):
-    """What JupyterLab opens. Another processor may decide a narrow case otherwise, far on."""
-    text = (ROOT / "book" / "player.html").read_text(encoding="utf-8")
-    stored = json.loads(text.split('id="traces">')[1].split("</script>")[0])
-    assert stored["corpus"] == "Tiny Shakespeare"
-    for kept, new in zip(stored["traces"], recorded["traces"], strict=True):
+def test_what_is_stored_is_what_the_command_records(recorded, tmp_path):
+    """Another processor may decide a narrow case otherwise, far on."""
+    new = record(tmp_path / "new" / "recorded.json")
+    assert recorded["corpus"] == "Tiny Shakespeare"
+    for kept, made in zip(recorded["traces"], new["traces"], strict=True):
         assert {k: v for k, v in kept.items() if k != "rounds"} == {
-            k: v for k, v in new.items() if k != "rounds"
+            k: v for k, v in made.items() if k != "rounds"
         }
-        if recorded["corpus"] == stored["corpus"]:
+        if new["corpus"] == recorded["corpus"]:
             assert [r["last"]["text"] for r in kept["rounds"]][:5] == [
-                r["last"]["text"] for r in new["rounds"]
+                r["last"]["text"] for r in made["rounds"]
             ][:5]
+    if new["corpus"] == recorded["corpus"]:
+        assert new["counts"] == recorded["counts"]
 
 
 # ---- what is shown
@@ -215,22 +218,27 @@ def marked_text(page):
     return "".join(t[0] for t in tokens), "".join(t[1:] for t in tokens)
 
 
-@pytest.mark.parametrize("i", TRACES)
-def test_every_trace_plays_to_its_end_and_that_is_what_the_package_decodes(
-    open_page, finished, recorded, i
-):
-    page, trace = open_page(), recorded["traces"][i]
-    stopped_clock(page, finished)
+@pytest.mark.parametrize("i", (TREE, 3))
+def test_a_trace_plays_to_its_end_and_stops_there(open_page, i):
+    page = open_page()
+    stopped_clock(page)
     choose(page, i)
     page.get_by_label("Speed").select_option("40")
     press(page, "Play")
     assert state(page)["playing"] and page.get_by_role("button", name="Pause").is_visible()
     page.clock.run_for(60_000)
-    made, text = generation_of(trace), parts()[1].decode(generation_of(trace).tokens)
     at_end = state(page)
-    assert not at_end["playing"] and at_end["round"] == len(made.rounds) - 1
+    assert not at_end["playing"] and at_end["round"] == at_end["rounds"] - 1
     assert at_end["steps"][at_end["step"]] == "trim"
-    assert at_end["text"] == text
+
+
+@pytest.mark.parametrize("i", TRACES)
+def test_every_trace_ends_with_what_the_package_decodes(page, recorded, i):
+    choose(page, i)
+    page.evaluate("player.go(1e9, 1e9)")
+    trace, at_end = recorded["traces"][i], state(page)
+    made, text = generation_of(trace), parts()[1].decode(generation_of(trace).tokens)
+    assert at_end["round"] == len(made.rounds) - 1 and at_end["text"] == text
     kept = [*(d for r in trace["rounds"] for d in [*r["drafts"], r["last"]])]
     marks = "".join(MARKS[d["fate"]] for d in kept if d["fate"] not in ("rejected", "unexamined"))
     assert marked_text(page) == (text.translate(BLANKS), marks)
@@ -402,7 +410,7 @@ def test_the_descriptions_of_the_first_traces(page):
         "an n-gram tree distilled from the target (chapter 10). A tree of 14 guesses a round, "
         "2 · 2 · 1 · 1 after each",
     ]
-    corpus = json.loads(page.text_content("#traces"))["corpus"]
+    corpus = json.loads(page.text_content("#recorded"))["corpus"]
     for i, end in enumerate(ends):
         choose(page, i)
         expected = f"Draft: {end}, temperature".replace("Tiny Shakespeare", corpus)
@@ -467,9 +475,10 @@ def test_keys(page):
     assert not state(page)["playing"]
 
 
-def test_everything_is_reached_with_tab_and_seen(page):
+def test_everything_is_reached_with_tab_and_seen(open_page):
+    page = opened(open_page())
     reached = []
-    for _ in range(14):
+    for _ in range(10):  # from the choice of recorded traces on
         page.keyboard.press("Tab")
         name, outline = page.evaluate(
             "(e => [e.id || e.getAttribute('href'), getComputedStyle(e).outlineWidth])"
@@ -480,7 +489,7 @@ def test_everything_is_reached_with_tab_and_seen(page):
         if name == "text":
             break
     controls = ["trace", "start", "back", "play", "step", "next", "speed", "slider", "text"]
-    assert reached[4:] == controls
+    assert reached == controls
 
 
 def test_a_click_on_a_letter_shows_how_it_came(page, recorded):
@@ -498,9 +507,9 @@ def test_a_click_on_a_letter_shows_how_it_came(page, recorded):
     assert state(page)["round"] == 20
 
 
-def test_playing_takes_the_speed_that_was_chosen_and_starts_again_at_the_end(open_page, finished):
+def test_playing_takes_the_speed_that_was_chosen_and_starts_again_at_the_end(open_page):
     page = open_page()
-    stopped_clock(page, finished)
+    stopped_clock(page)
     page.get_by_label("Speed").select_option("1")
     press(page, "Play")
     page.clock.run_for(3_100)
@@ -516,27 +525,29 @@ def test_playing_takes_the_speed_that_was_chosen_and_starts_again_at_the_end(ope
     assert place(page) == (0, 0)
 
 
-def test_a_listener_hears_steps_by_hand_and_only_rounds_while_it_plays(open_page, finished):
+def test_a_listener_hears_steps_by_hand_and_only_rounds_while_it_plays(open_page):
     page = open_page()
-    stopped_clock(page, finished)
+    stopped_clock(page)
     press(page, "Step")
-    assert page.inner_text("[role=status]") == page.inner_text("#sentence")
+    assert page.inner_text("#status") == page.inner_text("#sentence")
     press(page, "Play")
-    heard = page.inner_text("[role=status]")
+    heard = page.inner_text("#status")
     page.clock.run_for(700)
-    assert page.inner_text("[role=status]") == heard != page.inner_text("#sentence")
+    assert page.inner_text("#status") == heard != page.inner_text("#sentence")
     page.clock.run_for(10_000)
-    assert page.inner_text("[role=status]").startswith("Round ")
+    assert page.inner_text("#status").startswith("Round ")
 
 
-def test_nothing_moves_by_itself_where_motion_is_unwelcome(page):
+def test_nothing_moves_by_itself_where_motion_is_unwelcome(open_page):
+    page = opened(open_page())
     seconds = "e => getComputedStyle(e).transitionDuration"
     assert page.locator("#strip .cell").first.evaluate(seconds) == "0s"
     page.emulate_media(reduced_motion="no-preference")
     assert page.locator("#strip .cell").first.evaluate(seconds) != "0s"
 
 
-def test_on_paper_the_whole_text_stands_there(page, recorded):
+def test_on_paper_the_whole_text_stands_there(open_page, recorded):
+    page = opened(open_page())
     choose(page, 3)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -550,8 +561,8 @@ def test_on_paper_the_whole_text_stands_there(page, recorded):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_sideways_scroll_on_a_phone(open_page, finished, scheme):
-    page = opened(open_page(size=PHONE, color_scheme=scheme, has_touch=True), finished)
+def test_no_sideways_scroll_on_a_phone(open_page, scheme):
+    page = opened(open_page(size=PHONE, color_scheme=scheme, has_touch=True))
     for i in TRACES:
         choose(page, i)
         for step in ("0, 0", "7, 9", "12, 5"):
@@ -566,21 +577,3 @@ def test_no_sideways_scroll_on_a_phone(open_page, finished, scheme):
     page.get_by_role("button", name="Start").tap()
     page.get_by_role("button", name="Step").tap()
     assert place(page) == (0, 1)
-
-
-def test_a_page_without_traces_says_what_to_run(open_page, finished, tmp_path):
-    head, rest = finished.read_text(encoding="utf-8").split('id="traces">')
-    emptied = tmp_path / "player.html"
-    emptied.write_text(head + 'id="traces">' + rest[rest.index("</script>") :], encoding="utf-8")
-    page = opened(open_page(), emptied)
-    said = page.get_by_role("alert").inner_text()
-    assert "python book/record.py" in said and "\n" not in said
-    assert not page.get_by_role("button", name="Play").is_visible()
-
-
-def test_the_page_asks_for_nothing_and_leads_back_to_the_book(open_page, finished):
-    page, asked = open_page(), []
-    page.on("request", lambda request: asked.append(request.url))
-    opened(page, finished)
-    page.evaluate("player.go(3, 3)")
-    assert_leads_back(page, asked, finished.as_uri(), "Watch a generation")
