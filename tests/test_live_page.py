@@ -1,0 +1,47 @@
+"""The live page in the repository is what its parts make, to the last byte."""
+
+import base64
+import importlib.util
+import json
+import re
+
+import pytest
+from series import ROOT
+
+
+@pytest.fixture(scope="module")
+def live():
+    spec = importlib.util.spec_from_file_location("live", ROOT / "book" / "live.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def page(live):
+    return live.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_is_up_to_date(live, page):
+    assert page == live.whole(), "book/live.html is older than its parts: python book/live.py"
+
+
+def test_it_holds_the_shipped_files_byte_for_byte(live, page):
+    text = re.search(r'id="files">(.+?)</script>', page)[1]
+    for name, encoded in json.loads(text).items():
+        assert base64.b64decode(encoded) == live.FILES[name].read_bytes()
+
+
+def test_nothing_in_it_comes_from_elsewhere(live, page):
+    scripts = re.findall(r'<script src="(.+?)">', live.read("page.html"))
+    assert {f"live/{name}" for name in scripts} | {"live/exact.js"} == {
+        path.relative_to(live.BOOK).as_posix() for path in live.SOURCE.glob("*.js")
+    }
+    assert page.count('<script>\n"use strict";') == len(scripts)
+    assert not re.findall(r'(?:src|href)="(?!(?:index|explorer|notebooks/\w+)\.html|data:,)', page)
+
+
+def test_a_page_without_a_place_for_its_data_says_so(live, monkeypatch):
+    monkeypatch.setattr(live, "read", lambda name: "{}")
+    with pytest.raises(ValueError, match=r"must hold .+ once; bring it back with git"):
+        live.whole()
