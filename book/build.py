@@ -1,4 +1,4 @@
-"""Renders the executed series to a static site: `make book`, or `python book/build.py`.
+"""Renders the executed series as a site, an EPUB and a page to print: `python book/build.py`.
 
 The notebooks are shown as they are stored, nothing is executed but the generations that the player
 page shows. The site, build/book/index.html, needs no network and no server.
@@ -10,7 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from yourself import yourself_page
 
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
@@ -18,7 +21,9 @@ from nanogpt.proof.checks_serving import SERVING_CHECKS
 from nanogpt.proof.gallery import PACKAGE, edited
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE, SITE = ROOT / "build" / "book-source", ROOT / "build" / "book"
+BUILD = ROOT / "build"
+SOURCE, SITE, FORMS = BUILD / "book-source", BUILD / "book", BUILD / "book-forms"
+EPUB = "speculative-decoding-from-scratch.epub"
 GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that shows them
     "Chains": (32, "08_equivalence"),
     "Trees and blocks": (46, "17_lossless_trees"),
@@ -46,19 +51,31 @@ def describe_pictures(notebook: dict) -> None:
                 cell["metadata"]["mystnb"] = {"image": {"alt": described["alt"]}}
 
 
-def leading_to_pages(text: str, up: str = "") -> str:
-    """The Markdown, its links to the two pages to play with turned from the repository's files to
-    the site's pages, `up` from where it stands.
+def leading_to_pages(text: str, folder: str = "") -> str:
+    """The Markdown of a file in the repository's `folder`, its links turned to the site's pages.
+
+    The book's folder is the site's root; all else lies in the site as in the repository. A page to
+    play with is no document of Sphinx's, so a link to one is written out. A heading of a chapter is
+    named as in JupyterLab, #The-rule, and becomes Sphinx's #the-rule.
     """
-    link = r"\[([^\]]+)\]\((?:\.\./)?book/(\w+\.html)\)"
-    return re.sub(link, rf'<a href="{up}\2">\1</a>', text)
+    if folder == "book":
+        text = text.replace("](../", "](")
+    else:
+        text = re.sub(r"\]\((\.\./)?book/", r"](\1", text)
+    text = re.sub(r"(?<=\.ipynb)#[^)\s]+", lambda anchor: slug(anchor[0]), text)
+    return re.sub(r"\[([^\]]+)\]\(((?:\.\./)?\w+\.html)\)", r'<a href="\2">\1</a>', text)
+
+
+def slug(anchor: str) -> str:
+    """A heading's name in a link, as Sphinx makes it of JupyterLab's."""
+    return "#" + re.sub(r"[^\w-]", "", anchor.lower())
 
 
 def lead_to_pages(notebook: dict) -> None:
-    """Let a chapter's links to the two pages to play with lead to the site's."""
+    """Let a chapter's links lead to the site's pages."""
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = leading_to_pages("".join(cell["source"]), up="../")
+            cell["source"] = leading_to_pages("".join(cell["source"]), "notebooks")
 
 
 def linked(seen_in: str) -> str:
@@ -87,7 +104,8 @@ def gallery_page() -> str:
     """All bugs of nanogpt.gallery in Markdown: what each does, where it was found, what sees it."""
     page, first = [], 1
     for group, (last, chapter) in GROUPS.items():
-        page.append(f"## {group}\n\nShown in [chapter {chapter[:2]}](notebooks/{chapter}.ipynb).")
+        link = f"[chapter {chapter[:2]}](../notebooks/{chapter}.ipynb)"
+        page.append(f"## {group}\n\nShown in {link}.")
         for bug in BUGS[first - 1 : last]:
             found = f"Found in {linked(bug.seen_in)}." if bug.seen_in else "An edit of our own."
             page += [
@@ -104,27 +122,61 @@ def gallery_page() -> str:
     return "\n\n".join([text, *page, "## The checks", "\n".join(rows)]) + "\n"
 
 
-def main() -> None:
-    """Lay the sources out in build/book-source as in the repository, and render them."""
-    for folder in (SOURCE, SITE):
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
-    for page in PAGES:
-        (SOURCE / page).parent.mkdir(exist_ok=True)
-        text = leading_to_pages((ROOT / page).read_text(encoding="utf-8"))
-        (SOURCE / page).write_text(text, encoding="utf-8")
+WRITTEN = {"gallery.md": gallery_page, "test_yourself.md": yourself_page}  # longer than their file
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """(where in book-source, text) of all that Sphinx reads, laid out as in the repository."""
+    for name in PAGES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        yield name, leading_to_pages(text, Path(name).parent.name)
+    for path in (ROOT / "book").glob("*.md"):
+        written = WRITTEN[path.name]() if path.name in WRITTEN else path.read_text(encoding="utf-8")
+        yield path.name, leading_to_pages(written, "book")
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         describe_pictures(notebook)
         lead_to_pages(notebook)
-        text = json.dumps(notebook, ensure_ascii=False)
-        (SOURCE / "notebooks" / path.name).write_text(text, encoding="utf-8")
-    (SOURCE / "gallery.md").write_text(gallery_page(), encoding="utf-8")
-    sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    subprocess.run([*sphinx, SOURCE, SITE], check=True)
+        yield f"notebooks/{path.name}", json.dumps(notebook, ensure_ascii=False)
+
+
+def sphinx(builder: str, out: Path, *options: str) -> list[str | Path]:
+    """The command that renders one form; all share what is read once, and a warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder]
+    return [*command, "-d", BUILD / "book-doctrees", *options, SOURCE, out]
+
+
+def lay_out() -> None:
+    """Write build/book-source anew."""
+    for folder in (SOURCE, SITE, FORMS):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
+    for name, text in sources():
+        (SOURCE / name).parent.mkdir(exist_ok=True)
+        (SOURCE / name).write_text(text, encoding="utf-8")
+
+
+def add_forms() -> None:
+    """Put the EPUB and the page to print beside the site; the page shows the site's pictures."""
+    commands = [
+        sphinx("epub", FORMS / "epub"),
+        sphinx("singlehtml", FORMS / "print", "-D", "html_theme=print"),
+    ]
+    running = [subprocess.Popen(command) for command in commands]  # at the same time
+    if any([process.wait() for process in running]):
+        raise SystemExit("error: the EPUB or the page to print was not built; see above")
+    shutil.copy(FORMS / "epub" / EPUB, SITE / EPUB)
+    shutil.copy(FORMS / "print" / "index.html", SITE / "print.html")
+
+
+def main() -> None:
+    """Lay out the sources, and render them in all forms."""
+    lay_out()
+    subprocess.run(sphinx("html", SITE), check=True)
+    add_forms()
     subprocess.run([sys.executable, ROOT / "book" / "record.py", SITE / "player.html"], check=True)
-    print(f"the book: {SITE / 'index.html'}")
+    print(f"the book: {SITE / 'index.html'}, beside it print.html and {EPUB}")
 
 
 if __name__ == "__main__":
