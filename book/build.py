@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from paper import printable
 from yourself import yourself_page
 
 from nanogpt.proof.bugs import BUGS, Bug
@@ -22,7 +23,8 @@ from nanogpt.proof.gallery import PACKAGE, edited
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-SOURCE, SITE, FORMS = BUILD / "book-source", BUILD / "book", BUILD / "book-forms"
+SOURCE, READ = BUILD / "book-source", BUILD / "book-doctrees"
+SITE, PACKED = BUILD / "book", BUILD / "book-epub"
 EPUB = "speculative-decoding-from-scratch.epub"
 GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that shows them
     "Chains": (32, "08_equivalence"),
@@ -140,15 +142,15 @@ def sources() -> Iterator[tuple[str, str]]:
         yield f"notebooks/{path.name}", json.dumps(notebook, ensure_ascii=False)
 
 
-def sphinx(builder: str, out: Path, *options: str) -> list[str | Path]:
-    """The command that renders one form; all share what is read once, and a warning is an error."""
+def sphinx(builder: str, out: Path) -> list[str | Path]:
+    """The command that renders one form; both share what is read. A warning is an error."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder]
-    return [*command, "-d", BUILD / "book-doctrees", *options, SOURCE, out]
+    return [*command, "-d", READ, SOURCE, out]
 
 
 def lay_out() -> None:
-    """Write build/book-source anew."""
-    for folder in (SOURCE, SITE, FORMS):
+    """Write build/book-source anew; nothing of an earlier book is left."""
+    for folder in (SOURCE, READ, SITE, PACKED):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
@@ -157,24 +159,13 @@ def lay_out() -> None:
         (SOURCE / name).write_text(text, encoding="utf-8")
 
 
-def add_forms() -> None:
-    """Put the EPUB and the page to print beside the site; the page shows the site's pictures."""
-    commands = [
-        sphinx("epub", FORMS / "epub"),
-        sphinx("singlehtml", FORMS / "print", "-D", "html_theme=print"),
-    ]
-    running = [subprocess.Popen(command) for command in commands]  # at the same time
-    if any([process.wait() for process in running]):
-        raise SystemExit("error: the EPUB or the page to print was not built; see above")
-    shutil.copy(FORMS / "epub" / EPUB, SITE / EPUB)
-    shutil.copy(FORMS / "print" / "index.html", SITE / "print.html")
-
-
 def main() -> None:
-    """Lay out the sources, and render them in all forms."""
+    """Lay out the sources, and render them: a site, the page to print made of it, and an EPUB."""
     lay_out()
     subprocess.run(sphinx("html", SITE), check=True)
-    add_forms()
+    subprocess.run(sphinx("epub", PACKED), check=True)
+    shutil.copy(PACKED / EPUB, SITE)
+    (SITE / "print.html").write_text(printable(SITE), encoding="utf-8")
     subprocess.run([sys.executable, ROOT / "book" / "record.py", SITE / "player.html"], check=True)
     print(f"the book: {SITE / 'index.html'}, beside it print.html and {EPUB}")
 

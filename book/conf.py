@@ -1,4 +1,4 @@
-"""How Sphinx makes a site, an EPUB and a page to print of the executed notebooks, for build.py."""
+"""How Sphinx makes a site and an EPUB of the executed notebooks; build.py hands it this."""
 
 import sys
 from importlib.metadata import version as version_of
@@ -25,7 +25,6 @@ html_css_files = ["book.css"]
 html_extra_path = [page.name for page in HERE.glob("*.html") if page.name != "player.html"]
 html_copy_source = html_show_sphinx = html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses to a page on disk
-html_theme_path = ["."]  # print, the theme of the page to print
 
 epub_basename = "speculative-decoding-from-scratch"
 epub_description = "Build speculative decoding on a small GPT, prove it lossless, and measure it."
@@ -37,4 +36,5 @@ epub_use_index = False
 epub_tocdepth = 2
 epub_tocscope = "includehidden"
 epub_css_files = ["reader.css"]
-epub_exclude_files = [*html_extra_path, "player.html"]
+epub_exclude_files = [*html_extra_path, "see.xhtml"]  # nothing moves on an e-reader
+epub_exclude_files += ["_static/book.css", "_static/print.css"]

@@ -1,7 +1,7 @@
-"""What the book's forms need besides Sphinx's own: a site, an EPUB, and one page to print.
+"""What the site and the EPUB need besides Sphinx's own.
 
-A formula becomes MathML, which browsers and e-readers set without a script. What needs a script, or
-a click, is left out of the EPUB and of the page to print.
+A formula becomes MathML, which browsers and e-readers set without a script. What needs a script or
+a click is left out of the EPUB.
 """
 
 import re
@@ -14,8 +14,9 @@ from sphinx.builders.epub3 import Epub3Builder
 
 
 def as_mathml(formula: str) -> str:
-    """LaTeX as MathML. (The index of a letter with a hat is the letter's; docutils mistakes it.)"""
-    return tex2mathml(re.sub(r"\\hat (\w)", r"{\\hat \1}", formula).replace("…", r"\ldots "))
+    """LaTeX as MathML. (A letter keeps its hat by itself: docutils puts an index below the hat.)"""
+    hatted = re.sub(r"\\hat (\w)", "\\\\text{\\1\u0302}", formula)
+    return tex2mathml(hatted.replace("…", r"\ldots "))
 
 
 def visit_math(writer, node: nodes.math) -> None:
@@ -32,19 +33,17 @@ def visit_displayed_math(writer, node: nodes.math_block) -> None:
 
 
 def without_clicks(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Show folded code, unlink the pages to play with, and unfold answers on the page to print."""
-    if app.builder.name == "html":
+    """In the EPUB, show code that is folded on the site, and leave out the pages to play with."""
+    if app.builder.name != "epub":
         return
     for folded in list(doctree.findall(HideCodeCellNode)):
         folded.replace_self(folded.children)
     for raw in list(doctree.findall(nodes.raw)):
-        html = raw.astext()
-        if re.match(r"</?a\b", html):
+        if re.match(r"</?a\b", raw.astext()):
             raw.parent.remove(raw)
-        elif app.builder.name == "singlehtml":
-            raw.replace_self(
-                nodes.raw("", html.replace("<details>", "<details open>"), format="html")
-            )
+    for section in list(doctree.findall(nodes.section)):
+        if docname == "index" and "see-it-first" in section["ids"]:
+            section.parent.remove(section)
 
 
 def without_late_styles(app: Sphinx, page, template, context: dict, doctree) -> None:
