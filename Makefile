@@ -38,7 +38,7 @@ notebooks: .venv/installed
 minutes: .venv/installed
 	$(BIN)/python tests/minutes.py
 
-# The reading copy, a static site in build/book.
+# The reading copy in build/book: a static site, and beside it an EPUB and a page to print.
 book: .venv/installed
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,book]'
 	$(BIN)/python book/build.py

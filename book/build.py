@@ -1,6 +1,7 @@
-"""Renders the executed series to a static site: `make book`, or `python book/build.py`.
+"""Renders the executed series as a site, an EPUB and a page to print: `python book/build.py`.
 
-The notebooks are shown as they are stored; nothing is executed. The site, build/book/index.html, needs no network and no server.
+The notebooks are shown as they are stored; nothing is executed. The site, build/book/index.html,
+needs no network and no server.
 """
 
 import difflib
@@ -9,7 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from paper import printable
+from yourself import yourself_page
 
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
@@ -17,7 +22,10 @@ from nanogpt.proof.checks_serving import SERVING_CHECKS
 from nanogpt.proof.gallery import PACKAGE, edited
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE, SITE = ROOT / "build" / "book-source", ROOT / "build" / "book"
+BUILD = ROOT / "build"
+SOURCE, READ = BUILD / "book-source", BUILD / "book-doctrees"
+SITE, PACKED = BUILD / "book", BUILD / "book-epub"
+EPUB = "speculative-decoding-from-scratch.epub"
 GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that shows them
     "Chains": (32, "08_equivalence"),
     "Trees and blocks": (46, "17_lossless_trees"),
@@ -45,19 +53,31 @@ def describe_pictures(notebook: dict) -> None:
                 cell["metadata"]["mystnb"] = {"image": {"alt": described["alt"]}}
 
 
-def leading_to_pages(text: str, up: str = "") -> str:
-    """The Markdown, its links to the two pages to play with turned from the repository's files to
-    the site's pages, `up` from where it stands.
+def leading_to_pages(text: str, folder: str = "") -> str:
+    """The Markdown of a file in the repository's `folder`, its links turned to the site's pages.
+
+    The book's folder is the site's root; all else lies in the site as in the repository. A page to
+    play with is no document of Sphinx's, so a link to one is written out. A heading of a chapter is
+    named as in JupyterLab, #The-rule, and becomes Sphinx's #the-rule.
     """
-    link = r"\[([^\]]+)\]\((?:\.\./)?book/(\w+\.html)\)"
-    return re.sub(link, rf'<a href="{up}\2">\1</a>', text)
+    if folder == "book":
+        text = text.replace("](../", "](")
+    else:
+        text = re.sub(r"\]\((\.\./)?book/", r"](\1", text)
+    text = re.sub(r"(?<=\.ipynb)#[^)\s]+", lambda anchor: slug(anchor[0]), text)
+    return re.sub(r"\[([^\]]+)\]\(((?:\.\./)?\w+\.html)\)", r'<a href="\2">\1</a>', text)
+
+
+def slug(anchor: str) -> str:
+    """A heading's name in a link, as Sphinx makes it of JupyterLab's."""
+    return "#" + re.sub(r"[^\w-]", "", anchor.lower())
 
 
 def lead_to_pages(notebook: dict) -> None:
-    """Let a chapter's links to the two pages to play with lead to the site's."""
+    """Let a chapter's links lead to the site's pages."""
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = leading_to_pages("".join(cell["source"]), up="../")
+            cell["source"] = leading_to_pages("".join(cell["source"]), "notebooks")
 
 
 def linked(seen_in: str) -> str:
@@ -86,7 +106,8 @@ def gallery_page() -> str:
     """All bugs of nanogpt.gallery in Markdown: what each does, where it was found, what sees it."""
     page, first = [], 1
     for group, (last, chapter) in GROUPS.items():
-        page.append(f"## {group}\n\nShown in [chapter {chapter[:2]}](notebooks/{chapter}.ipynb).")
+        link = f"[chapter {chapter[:2]}](../notebooks/{chapter}.ipynb)"
+        page.append(f"## {group}\n\nShown in {link}.")
         for bug in BUGS[first - 1 : last]:
             found = f"Found in {linked(bug.seen_in)}." if bug.seen_in else "An edit of our own."
             page += [
@@ -103,27 +124,49 @@ def gallery_page() -> str:
     return "\n\n".join([text, *page, "## The checks", "\n".join(rows)]) + "\n"
 
 
-def main() -> None:
-    """Lay the sources out in build/book-source as in the repository, and render them."""
-    for folder in (SOURCE, SITE):
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__", "live*"))
-    shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
-    for page in PAGES:
-        (SOURCE / page).parent.mkdir(exist_ok=True)
-        text = leading_to_pages((ROOT / page).read_text(encoding="utf-8"))
-        (SOURCE / page).write_text(text, encoding="utf-8")
+WRITTEN = {"gallery.md": gallery_page, "test_yourself.md": yourself_page}  # longer than their file
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """(where in book-source, text) of all that Sphinx reads, laid out as in the repository."""
+    for name in PAGES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        yield name, leading_to_pages(text, Path(name).parent.name)
+    for path in (ROOT / "book").glob("*.md"):
+        written = WRITTEN[path.name]() if path.name in WRITTEN else path.read_text(encoding="utf-8")
+        yield path.name, leading_to_pages(written, "book")
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         describe_pictures(notebook)
         lead_to_pages(notebook)
-        text = json.dumps(notebook, ensure_ascii=False)
-        (SOURCE / "notebooks" / path.name).write_text(text, encoding="utf-8")
-    (SOURCE / "gallery.md").write_text(gallery_page(), encoding="utf-8")
-    sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    subprocess.run([*sphinx, SOURCE, SITE], check=True)
-    subprocess.run([sys.executable, ROOT / "book" / "live.py", SITE / "live.html"], check=True)
-    print(f"the book: {SITE / 'index.html'}")
+        yield f"notebooks/{path.name}", json.dumps(notebook, ensure_ascii=False)
+
+
+def sphinx(builder: str, out: Path) -> list[str | Path]:
+    """The command that renders one form; both share what is read. A warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder]
+    return [*command, "-d", READ, SOURCE, out]
+
+
+def lay_out() -> None:
+    """Write build/book-source anew; nothing of an earlier book is left."""
+    for folder in (SOURCE, READ, SITE, PACKED):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "book", SOURCE, ignore=shutil.ignore_patterns("__pycache__", "live"))
+    shutil.copytree(ROOT / "notebooks" / "pictures", SOURCE / "notebooks" / "pictures")
+    for name, text in sources():
+        (SOURCE / name).parent.mkdir(exist_ok=True)
+        (SOURCE / name).write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Lay out the sources, and render them: a site, the page to print made of it, and an EPUB."""
+    lay_out()
+    subprocess.run(sphinx("html", SITE), check=True)
+    subprocess.run(sphinx("epub", PACKED), check=True)
+    shutil.copy(PACKED / EPUB, SITE)
+    (SITE / "print.html").write_text(printable(SITE), encoding="utf-8")
+    print(f"the book: {SITE / 'index.html'}, beside it print.html and {EPUB}")
 
 
 if __name__ == "__main__":

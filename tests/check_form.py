@@ -8,16 +8,15 @@ import ast
 import re
 from statistics import mean
 
-from series import NAMES, NOTEBOOKS, cells, code_lines, prose, read, solutions, tags, turn
+from series import NAMES, NOTEBOOKS, cells, code_lines, glossary, prose, read, solutions, tags, turn
 
-GLOSSARY = NOTEBOOKS[0]
-ENTRY = r"(?m)^\| \*\*(.+?)\*\* \| (.+) \|$"
+START = NOTEBOOKS[0]  # nothing is built there
 NO_ENGINE = ("00", "01", "03", "08", "09", "10", "13")  # no engine has a step like theirs
 
 
 def words(path):
-    """How many; the glossary is looked up, not read."""
-    return len(re.sub(ENTRY if path == GLOSSARY else r"\Z", "", prose(path)).split())
+    """How many."""
+    return len(prose(path).split())
 
 
 def size(path):
@@ -68,7 +67,7 @@ def story(path):
 def your_turn(path):
     """A heading with a time and a hint, a stub that says what it does, its judge; then ours."""
     shown = read(path).cells
-    if path == GLOSSARY:
+    if path == START:
         return
     if not turn(path):
         yield "the reader builds nothing: no *your turn*"
@@ -91,7 +90,7 @@ def your_turn(path):
 
 def exercises(path):
     """Two to four, besides *your turn*."""
-    if path != GLOSSARY and not 2 <= len(solutions(path)) <= 4:
+    if path != START and not 2 <= len(solutions(path)) <= 4:
         yield f"{len(solutions(path))} exercises, not two to four"
 
 
@@ -125,18 +124,13 @@ LABELS |= {"three questions, from memory", "break it.", "in real code."}
 LABELS |= {"predict", "build", "look", "check", "break"}
 
 
-def entries():
-    """The glossary: {term: what it means}."""
-    return dict(re.findall(ENTRY, prose(GLOSSARY)))
-
-
 def terms(path):
     """A term is bold where it first appears, and then in the glossary."""
-    known = LABELS | {term.lower() for term in entries()}
+    known = LABELS | {term.lower() for term in glossary()}
     for bold in re.findall(r"\*\*(.+?)\*\*", prose(path)):
         term = bold.lower()
         if not {term, term + "s", term.rstrip("s")} & known:
-            yield f"{bold!r} is bold, but not in the glossary of 00"
+            yield f"{bold!r} is bold, but not in the glossary"
 
 
 def series():
@@ -148,7 +142,7 @@ def series():
         average = mean(map(count, NOTEBOOKS))
         if average > most:
             yield f"a chapter has {average:,.0f} {what} on average, more than {most:,}"
-    for term, meaning in entries().items():
+    for term, (meaning, _) in glossary().items():
         if len(meaning.split()) > 25:
             yield f"{term} has more than 25 words in the glossary"
 

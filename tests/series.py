@@ -1,4 +1,4 @@
-"""The notebooks as data: what the tests of the series read."""
+"""The notebooks and the book's pages as data: what the tests of the series read."""
 
 import functools
 import importlib.util
@@ -11,6 +11,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
+GLOSSARY, QUESTIONS = ROOT / "book" / "glossary.md", ROOT / "book" / "questions.md"
 
 
 @functools.cache
@@ -79,6 +80,63 @@ def prose(path):
     """All that the chapter says, in one string, code blocks aside."""
     text = "\n".join(cell.source for cell in cells(path, "markdown"))
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+ENTRY = r"(?m)^### (.+)\n\n(.+?)((?: · \[\d\d\]\(\S+\))+)$"  # of the glossary
+
+
+def glossary():
+    """{term: (what it means, the chapters that define it)} of the glossary's page."""
+    entries = re.findall(ENTRY, GLOSSARY.read_text(encoding="utf-8"))
+    return {term: (says, re.findall(r"\[(\d\d)\]", links)) for term, says, links in entries}
+
+
+def anchors(path):
+    """What a link may name of a page after #: its headings, as JupyterLab and code hosts do.
+
+    In a notebook, "The-rule"; in a Markdown file, "the-rule".
+    """
+    notebook = path.suffix == ".ipynb"
+    titles = re.findall(r"(?m)^#+ (.+)$", prose(path) if notebook else path.read_text("utf-8"))
+    names = [title if notebook else re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+    return {name.replace(" ", "-") for name in names}
+
+
+def lost_links(text, page):
+    """The relative links of a page's text that lead to no file, or to no heading of one."""
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        to = page.parent / name if name else page
+        if not to.exists() or (anchor and anchor not in anchors(to)):
+            yield link
+
+
+NUMBER = r"\d+(?:,\d{3})*\.\d+"
+
+
+def prose_decimals(source, number=NUMBER):
+    """Decimal numbers of a markdown cell that no source is quoted for, code blocks aside."""
+    source = re.sub(r"```.*?```", "", source, flags=re.DOTALL)
+    source = re.sub(r"\(https?:[^)]*\)", "", source)
+    for sentence in re.split(r"(?<=[.!?])\s|\n", source):
+        if "quoted:" in sentence:
+            continue
+        for found in re.finditer(rf"(?<![\w.#])(?<!section )({number})(?![\w]|\.\d)", sentence):
+            yield found.group(1)
+
+
+def as_floats(numbers):
+    return {float(number.replace(",", "")) for number in numbers}
+
+
+def outputs(path):
+    """All that the notebook's cells put out, as plain text."""
+    return "\n".join(output_text(cell) for cell in cells(path, "code"))
+
+
+def printed(path):
+    """The decimal numbers in a notebook's outputs."""
+    return as_floats(re.findall(rf"(?<![\w.]){NUMBER}", outputs(path)))
 
 
 def code_lines(path, but=("exercise", "check")):

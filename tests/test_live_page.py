@@ -8,6 +8,12 @@ import re
 import pytest
 from series import ROOT
 
+from nanogpt import checkpoint
+from nanogpt.drafts import ngram
+from nanogpt.generate import autoregressive_generate
+from nanogpt.sampling import Sampling
+from nanogpt.speculative import speculative_generate
+
 
 @pytest.fixture(scope="module")
 def live():
@@ -45,3 +51,17 @@ def test_a_page_without_a_place_for_its_data_says_so(live, monkeypatch):
     monkeypatch.setattr(live, "read", lambda name: "{}")
     with pytest.raises(ValueError, match=r"must hold .+ once; bring it back with git"):
         live.whole()
+
+
+def test_the_readmes_film_shows_what_it_says():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = r"!\[.* same (\d+) letters: .* in (\d+) passes .*, .* in (\d+)\]\((.+)\)"
+    n, fast, slow, film = re.search(said, text).groups()
+    assert (ROOT / film).exists()
+    target, tokenizer = checkpoint.load()
+    request = target.double(), tokenizer.encode("ROMEO:"), int(n), Sampling(0)
+    plain = autoregressive_generate(*request)
+    target, prompt, n, greedy = request
+    made = speculative_generate(target, ngram.load(), prompt, n, 8, greedy)
+    assert made.tokens == plain.tokens
+    assert (made.target_passes, plain.target_passes) == (int(fast), int(slow))

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import runpy
 
 import pytest
 from series import (
@@ -12,7 +11,10 @@ from series import (
     ROOT,
     answers,
     cells,
+    lost_links,
     output_text,
+    printed,
+    prose_decimals,
     read,
     solutions,
     tags,
@@ -22,7 +24,7 @@ from series import (
 from nanogpt import checkpoint
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
-GLOSSARY = ROOT / "notebooks" / "00_start_here.ipynb"
+START = NOTEBOOKS[0]
 
 
 def without_docstrings(node):
@@ -224,27 +226,12 @@ def test_the_marker_of_compared_outputs_stands_alone(path):
             assert "NBVAL" not in line or line == "# NBVAL_CHECK_OUTPUT", line
 
 
-NUMBER = r"\d+(?:,\d{3})*\.\d+"
-
-
-def prose_decimals(source):
-    """Decimal numbers of a markdown cell that no source is quoted for, code blocks aside."""
-    source = re.sub(r"```.*?```", "", source, flags=re.DOTALL)
-    source = re.sub(r"\(https?:[^)]*\)", "", source)
-    for sentence in re.split(r"(?<=[.!?])\s|\n", source):
-        if "quoted:" in sentence:
-            continue
-        for found in re.finditer(rf"(?<![\w.])(?<!section )({NUMBER})(?![\w]|\.\d)", sentence):
-            yield found.group(1)
-
-
 @every_notebook
 def test_every_decimal_number_in_prose_stands_in_an_output(path):
-    outputs = "\n".join(output_text(cell) for cell in cells(path, "code"))
-    printed = {float(n.replace(",", "")) for n in re.findall(rf"(?<![\w.]){NUMBER}", outputs)}
+    shown = printed(path)
     for cell in cells(path, "markdown"):
         for number in prose_decimals(cell.source):
-            assert float(number.replace(",", "")) in printed, (
+            assert float(number.replace(",", "")) in shown, (
                 f"{path.name}: {number} is in no output; print it, or mark it "
                 f"(quoted: its source): {cell.source[:200]}"
             )
@@ -267,13 +254,13 @@ def test_every_check_is_tried_on_two_right_and_two_wrong_answers(path):
 def test_links_lead_somewhere_from_where_the_chapter_lies(path):
     """Relative ones: JupyterLab, an editor and a code host all follow them, and no other kind."""
     for cell in cells(path, "markdown"):
-        for link in re.findall(r"\]\((?!https?:|#)([^)]+)\)", cell.source):
-            assert not link.startswith("/"), f"{path.name} links to {link}: make it relative"
-            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+        assert "](/" not in cell.source, f"{path.name}: make the link relative: {cell.source}"
+        lost = [*lost_links(cell.source, path)]
+        assert not lost, f"{path.name} links to {lost}"
 
 
 def test_the_map_and_the_readme_list_every_chapter():
-    start = "\n".join(c.source for c in cells(GLOSSARY, "markdown"))
+    start = "\n".join(c.source for c in cells(START, "markdown"))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in NAMES[1:]:
         assert f"({name}.ipynb)" in start and f"(notebooks/{name}.ipynb)" in readme
@@ -289,7 +276,7 @@ def shorter_ways():
 
 
 def test_the_map_and_the_readme_offer_the_same_ways_and_ask_the_same_trust():
-    start = "\n".join(c.source for c in cells(GLOSSARY, "markdown"))
+    start = "\n".join(c.source for c in cells(START, "markdown"))
     offered = dict(re.findall(r"(?m)^- \*([^*.]+)\*: (.+)$", start))
     said = {name: f"{what}. *On trust:* {why}" for name, (what, why) in shorter_ways().items()}
     assert len(said) == 4 and offered == said
@@ -309,15 +296,6 @@ def test_a_shorter_way_says_what_its_chapters_need_of_those_that_it_skips(name):
         links = "".join(re.findall(r"\[\d\d[^\]]*\]\(\S+\)(?: to (?=\[))?", needs.group(1)))
         told = set(map(int, re.findall(r"\b\d\d\b", trust)))
         assert numbers(links) <= numbers(read) | told, f"{name}: chapter {number} needs {links}"
-
-
-def test_the_readmes_picture_is_the_one_that_chapter_00_shows():
-    script = runpy.run_path(str(ROOT / "book" / "picture.py"))
-    stored, picture = script["stored_pictures"](GLOSSARY)[0], script["PICTURE"]
-    assert stored == picture.read_bytes(), "run `python book/picture.py`"
-    assert f"({picture.relative_to(ROOT).as_posix()})" in (
-        (ROOT / "README.md").read_text(encoding="utf-8")
-    )
 
 
 def test_the_readmes_results_are_the_shipped_targets():

@@ -271,5 +271,5 @@ async function main() {
   sayTimes();
 }
 
-window.live = { models, write, count, settings, passTimes, ready: null };
+window.live = { models, write, count, settings, passTimes, ready: null, get state() { return player.state; } };
 main();

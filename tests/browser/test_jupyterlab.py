@@ -171,7 +171,7 @@ def test_a_chapter_reads_as_it_is_stored_trusted_by_nobody_and_all_its_cells_run
     assert_pictures_and_traces_are_readable(page, path)
 
 
-PAGES = {"Accept or reject, by hand": "explorer", "Watch a generation": "player"}
+PAGES = {"Accept or reject, by hand": "explorer", "Watch a generation": "live"}
 LINKS = [
     (path, name)
     for path in NOTEBOOKS
@@ -215,4 +215,4 @@ def play(page):
 
 def test_both_pages_are_linked_where_the_series_promises_them():
     linked = {(path.stem[:2], PAGES[name]) for path, name in LINKS}
-    assert linked >= {("00", "explorer"), ("00", "player"), ("05", "explorer"), ("07", "player")}
+    assert linked >= {("00", "explorer"), ("00", "live"), ("05", "explorer"), ("07", "live")}
