@@ -272,20 +272,23 @@ def test_a_rule_emits_what_the_packages_emits(walking, name, rule):
 
 
 def test_the_score_is_the_packages_own(page):
+    """Of common outcomes, rare ones, and rows that are nearly certain."""
+    js = """([rows, came]) => {
+        const tally = new Tally(12);
+        rows.forEach((row, i) => tally.add(Float64Array.from(row), came[i]));
+        return tally.score();
+    }"""
     rng = np.random.default_rng(3)
-    rows = rng.dirichlet(np.full(12, 0.3), 400)
-    came = [int(rng.choice(12, p=row)) for row in rows]
-    for some in (came, [int(c == 3) for c in came]):
-        js = """([rows, came]) => {
-            const tally = new Tally(12);
-            rows.forEach((row, i) => tally.add(Float64Array.from(row), came[i]));
-            return tally.score();
-        }"""
-        got = page.evaluate(js, [rows.tolist(), some])
-        statistic, freedom = score(torch.tensor(rows), torch.tensor(some))
-        assert got["statistic"] == pytest.approx(statistic, rel=1e-6)
-        assert got["freedom"] == freedom
-        assert got["p"] == pytest.approx(p_value(statistic, freedom), rel=1e-6, abs=1e-300)
+    spread = rng.dirichlet(np.full(12, 0.3), 400)
+    certain = np.full((60, 12), 0.001) + 0.988 * np.eye(12)[rng.integers(0, 3, 60)]
+    for rows in (spread, spread[:40], certain):
+        drawn = [int(rng.choice(12, p=row)) for row in rows]
+        for came in (drawn, [int(token == 3) for token in drawn]):
+            got = page.evaluate(js, [rows.tolist(), came])
+            statistic, freedom = score(torch.tensor(rows), torch.tensor(came))
+            assert got["statistic"] == pytest.approx(statistic, rel=1e-6)
+            assert got["freedom"] == freedom
+            assert got["p"] == pytest.approx(p_value(statistic, freedom), rel=1e-6, abs=1e-300)
 
 
 def test_p_values_are_those_of_the_package(page):
