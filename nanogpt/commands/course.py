@@ -82,7 +82,7 @@ def standings(chapters: Sequence[Chapter], seconds: float) -> Iterator[Standing]
     verdicts = {key(answer): at_sight(*answer) for answer in answers}
     tried = [answer for answer in answers if verdicts[key(answer)] is None]
     if tried:
-        print(f"trying {len(tried)} of {len(answers)} answers …", file=sys.stderr)
+        print(f"trying {len(tried)} answer{'s' * (len(tried) > 1)} …", file=sys.stderr)
     with contextlib.closing(judged(tried, seconds)) as coming:
         for chapter in chapters:
             own = [key((chapter, exercise)) for exercise in chapter.exercises]
@@ -167,16 +167,13 @@ def step(found: Sequence[Standing]) -> str:
         name += f", {hours(chapter.minutes)}" * ahead
         for exercise, verdict in standing.waiting:
             task = f"Next: {exercise.heading}, {exercise.minutes} min, in {name}"
-            if verdict.state == REFUSED:
-                return f"{task}; `nanogpt course {chapter.number}` says what is wrong."
-            if verdict.state == OPEN:
-                return f"{task}."
+            why = f"; `nanogpt course {chapter.number}` says why it has not passed"
+            return f"{task}{why * (verdict.state != OPEN)}."
         if ahead and not chapter.problem:
             return f"Next: {name}."
     open_ones = [s.chapter.number for s in found if not all(s.chapter.guesses)]
     left = f"; predictions are left in {', '.join(open_ones)}" if open_ones else ""
-    unknown = any(standing.waiting for standing in found)
-    return f"Every answer{' that could be judged' * unknown} passes{left}."
+    return f"Every answer passes{left}."
 
 
 def bring(folder: Path) -> str:

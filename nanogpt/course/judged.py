@@ -66,7 +66,7 @@ class Trial:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=path.parent,
-            env=os.environ | {"MPLBACKEND": "Agg"},
+            env={"OMP_NUM_THREADS": "1"} | os.environ | {"MPLBACKEND": "Agg"},
             start_new_session=True,  # so that what it starts ends with it
         )
         self.until = time.monotonic() + seconds
@@ -81,13 +81,13 @@ class Trial:
         late = self.process.poll() is None
         reported = self.stop()
         if late:
-            longer = f"--seconds {5 * self.seconds:g} waits longer"
-            return Verdict(REFUSED, f"no end within {self.seconds:g} s; a loop? ({longer})")
+            longer = f"`--seconds {5 * self.seconds:g}` waits longer"
+            return Verdict(UNKNOWN, f"no end within {self.seconds:g} s: an endless loop? {longer}")
         try:
             return Verdict(**json.loads(reported))
         except ValueError:
             code = self.process.returncode
-            return Verdict(REFUSED, f"Python itself ended (exit code {code}) before the check did")
+            return Verdict(UNKNOWN, f"it ended Python (exit code {code}) before its check was over")
 
     def stop(self) -> bytes:
         """End the process and what it has started; returns what it reported."""
@@ -138,22 +138,31 @@ def tried(chapter: Chapter, exercise: Exercise) -> Verdict:
             try:
                 exec(statement.code, vars(module))
             except BaseException as error:  # SystemExit, too
-                return failed(error, statement.cell, exercise)
+                return failed(error, statement.cell, chapter, exercise)
         verdict = SAYS.get(printed.line(), verdict)
     return verdict
 
 
-def failed(error: BaseException, cell: int, exercise: Exercise) -> Verdict:
+def failed(error: BaseException, cell: int, chapter: Chapter, exercise: Exercise) -> Verdict:
     """The verdict where running a cell raised an error: whose is it?"""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename[:5] == "cell "]
     own = any(exercise.first < int(f.filename[5:]) < exercise.check for f in frames)
     if of_package(error) and not own:
         return Verdict(UNKNOWN, f"{OLDER}: {sentence(error)}")
     if own:
-        return Verdict(REFUSED, sentence(error, f" (line {frames[-1].lineno} of its cell)"))
+        where = f" (line {frames[-1].lineno} of its cell)"
+        return Verdict(REFUSED, sentence(error, where + below(error, chapter, exercise)))
     if cell == exercise.check:
         return Verdict(REFUSED, sentence(error))
     return Verdict(UNKNOWN, f"a cell that its check needs fails: {sentence(error)}")
+
+
+def below(error: BaseException, chapter: Chapter, exercise: Exercise) -> str:
+    """Of a name that is not defined: whether the chapter defines it further down, and how."""
+    later = {i: source for i, source in chapter.code.items() if i > exercise.check}
+    bound = {name for statement in statements(later) for name in statement.binds}
+    unknown = isinstance(error, NameError) and error.name in bound
+    return "; it comes further down" * unknown
 
 
 def of_package(error: BaseException) -> bool:
