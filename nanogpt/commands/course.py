@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import shutil
 import sys
@@ -37,8 +36,8 @@ MARKS = {PASSED: "✓", REFUSED: "✗", OPEN: "·", UNKNOWN: "?"}
 PLAIN = {PASSED: "+", REFUSED: "x", OPEN: ".", UNKNOWN: "?"}  # where those cannot be written
 COLOURS = {PASSED: "32", REFUSED: "31"}
 WIDE = 110  # columns, where nobody says how many there are
+DAY = 24 * 60 * 60
 LEAST = 20  # columns that a question must have to be shown
-BESIDE = 11  # columns of the marks of four exercises
 
 
 def folder_of(given: Path | None) -> Path:
@@ -120,18 +119,19 @@ def cut(text: str, columns: int) -> str:
     return text if len(text) <= columns else text[: max(0, columns - 1)].rstrip() + "…"
 
 
-def line(standing: Standing, titles: int, columns: int) -> str:
-    """A chapter's line: marks, minutes, title (so wide) and, where there is room, question."""
+def line(standing: Standing, marks: int, titles: int, columns: int) -> str:
+    """A chapter's line: marks and title, so wide, minutes, and the question where it has room."""
     chapter, sign = standing.chapter, signs()
     if chapter.problem:
         return f"{chapter.number}  {chapter.problem}"
     short = [exercise.label.split()[-1].replace("turn", "T") for exercise in chapter.exercises]
-    marks = [f"{name}{sign[v.state]}" for name, v in zip(short, standing.verdicts, strict=True)]
+    states = [sign[verdict.state] for verdict in standing.verdicts]
+    shown = " ".join(map("".join, zip(short, states, strict=True)))
+    beside = f"{chapter.number}  {shown:<{marks}}  "
     text = f"{chapter.minutes:>3}  {chapter.title:<{titles}}  "
-    room = columns - BESIDE - len(f"00    {text}")
-    text = f"{text}{cut(chapter.question, room) if room >= LEAST else ''}".rstrip()
-    beside = f"{chapter.number}  {' '.join(marks):<{BESIDE}}  "
-    return painted(beside) + cut(text, columns - len(beside))
+    room = columns - len(beside + text)
+    text += cut(chapter.question, room) if room >= LEAST else ""
+    return painted(beside) + cut(text.rstrip(), columns - len(beside))
 
 
 def notes(standing: Standing) -> Iterator[str]:
@@ -159,15 +159,15 @@ def total(found: Sequence[Standing]) -> str:
     return f"{counts}; {hours(past)} done, {hours(whole - past)} left"
 
 
-def step(found: Sequence[Standing]) -> str:
-    """What to do next, in a sentence."""
+def step(found: Sequence[Standing], where: str = "") -> str:
+    """What to do next, in a sentence; where: the option that says where the notebooks are."""
     for i, standing in enumerate(found):
         chapter, ahead = standing.chapter, i > reached(found)
         name = f"chapter {chapter.number} · {chapter.title}"
         name += f", {hours(chapter.minutes)}" * ahead
         for exercise, verdict in standing.waiting:
             task = f"Next: {exercise.heading}, {exercise.minutes} min, in {name}"
-            why = f"; `nanogpt course {chapter.number}` says why it has not passed"
+            why = f"; `nanogpt course {chapter.number}{where}` says why it has not passed"
             return f"{task}{why * (verdict.state != OPEN)}."
         if ahead and not chapter.problem:
             return f"Next: {name}."
@@ -182,8 +182,13 @@ def bring(folder: Path) -> str:
 
 
 def renewal(folder: Path, found: Sequence[Standing]) -> Iterator[str]:
-    """A line on what to do if a chapter of the reader's is too old for the package."""
-    if any(v.said.startswith(OLDER) for standing in found for v in standing.verdicts):
+    """A line on what to do where a notebook is broken, or too old for the package."""
+    older = any(v.said.startswith(OLDER) for standing in found for v in standing.verdicts)
+    if not older and not any(standing.chapter.problem for standing in found):
+        return
+    if folder.resolve() == PROJECT / OWN:
+        yield "`git checkout -- notebooks` brings the chapters back; what you wrote there is lost."
+    else:
         yield f"For the course's form of a chapter: rename yours, and {bring(folder)} copies it."
 
 
@@ -193,7 +198,8 @@ def lacking(folder: Path, found: Sequence[Standing]) -> Iterator[str]:
     course = {path.name[:2]: read(path) for path in paths(PROJECT / OWN)}
     new = [f"{n} · {chapter.title}" for n, chapter in course.items() if n not in mine]
     if new:
-        yield f"New in the course, not in your copy: {', '.join(new)}. {bring(folder)} adds it."
+        adds = f"{bring(folder)} adds {'them' if new[1:] else 'it'}"
+        yield f"New in the course, not in your copy: {', '.join(new)}; {adds}."
     for n in sorted(mine.keys() & course.keys()):
         have = {exercise.label for exercise in mine[n].exercises}
         gone = [one.heading for one in course[n].exercises if one.label not in have]
@@ -208,7 +214,10 @@ def detail(standing: Standing) -> Iterator[str]:
         yield chapter.problem
         return
     yield f"{chapter.number} · {chapter.title}, {hours(chapter.minutes)}"
-    yield from (said for said in (chapter.question, f"Needs {chapter.needs}") if said)
+    if chapter.question:
+        yield chapter.question
+    if chapter.needs:
+        yield f"Needs {chapter.needs}"
     yield ""
     for exercise, verdict in zip(chapter.exercises, standing.verdicts, strict=True):
         mark = painted(signs()[verdict.state])
@@ -227,40 +236,45 @@ def number(text: str) -> str:
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Which chapters, where, and how long an answer may take."""
     parser = argparse.ArgumentParser(prog="nanogpt course", description=__doc__)
-    add = parser.add_argument
-    add("chapter", nargs="?", type=number, help="one of them, as in 05: what its judges say")
-    add("--notebooks", type=Path, metavar="FOLDER", help="where your notebooks are")
+    add, either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    either("chapter", nargs="?", type=number, help="one of them, as in 05: what its judges say")
     how = "copy the course's chapters into this folder, those that are not in it, and do no more"
-    add("--copy", type=Path, metavar="FOLDER", help=how)
-    how = "an answer that takes longer is refused, default: %(default)g"
+    either("--copy", type=Path, metavar="FOLDER", help=how)
+    add("--notebooks", type=Path, metavar="FOLDER", help="where your notebooks are")
+    how = "what an answer may take before it is given up, default: %(default)g"
     add("--seconds", type=float, default=60, help=how)
     return parser.parse_args(arguments)
 
 
-def show(folder: Path, chapters: Sequence[Chapter], seconds: float) -> None:
-    """Print a line for each chapter, and what to make of them all."""
+def show(folder: Path, chapters: Sequence[Chapter], seconds: float, where: str) -> None:
+    """Print a line for each chapter, and what to make of them all; where: as `step` has it."""
     print(f"{folder}: your turn (T) and the exercises, minutes, chapter, question")
     print(painted("  ".join(f"{sign} {state}" for state, sign in signs().items())))
     columns = shutil.get_terminal_size((WIDE, 0)).columns
-    titles, found = max(len(chapter.title) for chapter in chapters), []
+    marks = max(len(" ".join(["T·"] * len(chapter.exercises))) for chapter in chapters)
+    titles = max((len(chapter.title) for chapter in chapters if not chapter.problem), default=0)
+    found = []
     for standing in standings(chapters, seconds):
         found.append(standing)
-        print(line(standing, titles, columns), *notes(standing), sep="\n", flush=True)
+        print(line(standing, marks, titles, columns), *notes(standing), sep="\n", flush=True)
     news = () if folder.resolve() == PROJECT / OWN else lacking(folder, found)
-    print("", total(found), step(found), *renewal(folder, found), *news, sep="\n")
+    print("", total(found), step(found, where), *renewal(folder, found), *news, sep="\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print how far the reader is. Raises ValueError for what is not there, OSError in a copy."""
     given = parse_arguments(arguments)
-    if not 0 < given.seconds < math.inf:
-        raise ValueError(f"--seconds {given.seconds:g}: give an answer some time")
+    if not 0 < given.seconds <= DAY:
+        raise ValueError(f"--seconds {given.seconds:g}: give an answer some time, a day at most")
     if given.copy:
         return copy(given.copy)
+    if signs() is PLAIN:
+        sys.stdout.reconfigure(errors="replace")
     folder = folder_of(given.notebooks)
     files = {path.name[:2]: path for path in paths(folder)}
     if given.chapter is None:
-        return show(folder, [read(path) for path in files.values()], given.seconds)
+        where = f" --notebooks {folder}" if given.notebooks else ""
+        return show(folder, [read(path) for path in files.values()], given.seconds, where)
     if given.chapter not in files:
         raise ValueError(f"no chapter {given.chapter} in {folder}; it has {', '.join(files)}")
     [standing] = standings([read(files[given.chapter])], given.seconds)

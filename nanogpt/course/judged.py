@@ -148,7 +148,8 @@ def failed(error: BaseException, cell: int, chapter: Chapter, exercise: Exercise
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename[:5] == "cell "]
     own = any(exercise.first < int(f.filename[5:]) < exercise.check for f in frames)
     if of_package(error) and not own:
-        return Verdict(UNKNOWN, f"{OLDER}: {sentence(error)}")
+        asked = sentence(error).partition(" (")[0]  # without the place where the package lies
+        return Verdict(UNKNOWN, f"{OLDER}: {asked}")
     if own:
         where = f" (line {frames[-1].lineno} of its cell)"
         return Verdict(REFUSED, sentence(error, where + below(error, chapter, exercise)))
