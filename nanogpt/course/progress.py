@@ -30,7 +30,7 @@ LINK = r"\[([^\]]+)\]\([^)]+\)"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an answer: one of the four states, and why, in one line or none."""
+    """What became of an answer: one of the four states, and perhaps why, in one line."""
 
     state: str
     said: str = ""
@@ -151,8 +151,8 @@ def read(path: Path) -> Chapter:
 def opening(sources: Sequence[tuple[str, str]]) -> dict:
     """Title, question, needs and minutes, those that the first cell has."""
     text = sources[0][1] if sources else ""
-    found = {part: found[1] for part, where in OPENING.items() if (found := re.search(where, text))}
-    plain = {part: re.sub(LINK, r"\1", said) for part, said in found.items()}
+    parts = {part: re.search(where, text) for part, where in OPENING.items()}
+    plain = {part: re.sub(LINK, r"\1", said[1]) for part, said in parts.items() if said}
     return plain | {"minutes": int(plain.get("minutes", 0))}
 
 
