@@ -102,7 +102,7 @@ def test_every_exercise_passes_a_right_answer_and_refuses_a_wrong_one(path, tmp_
     for number, exercise in enumerate(read(path).exercises):
         _, found = first(path, number, right[number], tmp_path / f"right {number}")
         assert found == Verdict(PASSED), f"{exercise.heading}: {found}"
-        codes, why = zip(*wrong[number])
+        codes, why = zip(*wrong[number], strict=True)
         i, found = first(path, number, codes, tmp_path / f"wrong {number}")
         assert found.state == REFUSED and why[i] in found.said, f"{exercise.heading}: {found}"
 
