@@ -282,11 +282,15 @@ def my_twice(x):
 
 
 def test_nothing_is_written_beside_or_into_the_notebooks(tmp_path, monkeypatch, capsys):
-    (tmp_path / "helper.py").write_text("def double(x):\n    return 2 * x")
-    write(tmp_path, STUB, "from helper import double\n\nmy_twice = double")
-    monkeypatch.chdir(tmp_path)
+    """Those of the reader's own files that lie beside them are found."""
+    (tmp_path / "helper.py").write_text("def times(n):\n    return lambda x: n * x")
+    (tmp_path / "number.txt").write_text("2")
+    answer = "from helper import times\n\nmy_twice = times(int(open('number.txt').read()))"
+    write(tmp_path, STUB, answer)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.chdir(tmp_path.parent)
     before = {path: path.stat() for path in tmp_path.iterdir()}
-    assert main(["course"]) == 0
+    assert main(["course", "--notebooks", str(tmp_path)]) == 0
     assert "05  T✓" in capsys.readouterr().out
     after = {path: path.stat() for path in tmp_path.iterdir()}
     assert {p: (s.st_mtime_ns, s.st_size) for p, s in after.items()} == {
@@ -367,6 +371,11 @@ NEEDED = {
     "what a class and a default read": (
         ["a = b = c = 1", "c = 2", "class A(a):\n    x = b\n    def f(self, y=c): pass", "A"],
         ["a = b = c = 1", "c = 2", "class A(a):"]),
+    "what a class read when it was made": (
+        ["a = 1", "class A: x = a", "a = 2", "A"], ["a = 1", "class A: x = a"]),
+    "what a function read that was called at once": (
+        ["a = 1", "b = sorted([3], key=lambda x: a)", "a = 2", "b"],
+        ["a = 1", "b = sorted([3], key=lambda x: a)", "a = 2"]),
     "what a method reads is not the class's": (
         ["x = 0", "class A:\n    x = 1\n    def f(self): return x", "A"], ["x = 0", "class A:"]),
     "what a class has is its own": (
@@ -434,6 +443,14 @@ def test_tags_are_not_needed_and_headings_may_be_marked(tmp_path):
     path = chapter.path
     path.write_text(path.read_text(encoding="utf-8").replace("5 min", "5 min, done!"), "utf-8")
     assert verdict(read(path)) == Verdict(PASSED)
+
+
+def test_what_looks_like_a_heading_in_a_solution_is_none(tmp_path):
+    chapter = write(tmp_path, RIGHT)
+    notebook = json.loads(chapter.path.read_text(encoding="utf-8"))
+    notebook["cells"].append(text("```python\n### Exercise 9 · a comment · 5 min\n```"))
+    chapter.path.write_text(json.dumps(notebook), encoding="utf-8")
+    assert len(read(chapter.path).exercises) == 1
 
 
 def test_of_several_checks_of_one_answer_the_last_one_counts(tmp_path):
@@ -595,8 +612,7 @@ def test_links_of_a_chapter_lead_somewhere_from_a_copy_beside_the_course():
             assert link.removesuffix(".ipynb") in NAMES or beside.exists(), f"{path.name}: {link}"
 
 
-def test_git_leaves_the_readers_copy_alone():
+def test_git_leaves_the_readers_copy_alone_and_the_readme_says_how_to_make_one():
     assert f"{course.COPY}/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    assert course.COPY == "my_notebooks" and f"--copy {course.COPY}" in (
-        ROOT / "README.md"
-    ).read_text(encoding="utf-8")
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert f"nanogpt course --copy {course.COPY}" in lines

@@ -130,10 +130,9 @@ class LastLine(io.TextIOBase):
 
 def tried(chapter: Chapter, exercise: Exercise) -> Verdict:
     """The verdict of an exercise's check, run here, after what it needs."""
-    code = {i: source for i, source in chapter.code.items() if i <= exercise.check}
     module = sys.modules["__main__"] = types.ModuleType("__main__")  # as in a notebook
     verdict = Verdict(UNKNOWN, "its check says neither yes nor no")
-    for statement in needed(statements(code), exercise.check):
+    for statement in needed(statements(chapter.code), exercise.check):
         with contextlib.redirect_stdout(LastLine()) as printed:
             try:
                 exec(statement.code, vars(module))
