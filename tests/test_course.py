@@ -125,11 +125,7 @@ CHECK = """def check_twice(twice):
 
 
 attempt(check_twice, my_twice)"""
-RIGHT, TURN, EXERCISE = (
-    "def my_twice(x):\n    return 2 * x",
-    "Your turn · Twice",
-    "Exercise 1 · Half",
-)
+RIGHT, TURN = "def my_twice(x):\n    return 2 * x", "Your turn · Twice"
 
 
 def text(source):
