@@ -33,8 +33,9 @@ and a folder for each further question:
                                      serve: a server to try that on
     arena/       is yours better?    template: start your own draft here; referee, race, and
                                      what judges the race: inquiry, seal
-    course/      the exercises       of each chapter its judge and its drawings
-    commands/    demo, size, load    `nanogpt --help` lists every command
+    course/      the exercises       of each chapter its judge and its drawings; how far a reader
+                                     is: progress, judged, needed
+    commands/    course, demo, size, load; `nanogpt --help` lists every command
 
 Each file of the core, and each folder, imports only what stands above it.
 """

@@ -7,6 +7,7 @@ import os
 import sys
 
 COMMANDS = {  # word: (module, what it does)
+    "course": ("commands.course", "how far you are: your answers, and what the judges say of them"),
     "demo": ("commands.demo", "one prompt, decoded both ways, in the terminal"),
     "bench": ("measure.bench", "drafts against plain decoding, in pairs"),
     "load": ("commands.load", "how many requests a second a server stands, and within an SLO"),

@@ -12,7 +12,7 @@ from series import ROOT, cells
 from nanogpt.__main__ import COMMANDS, HELP, main
 from nanogpt.commands import size
 
-PACKAGE = ROOT / "nanogpt"
+PACKAGE, NOTEBOOKS = ROOT / "nanogpt", ROOT / "notebooks"
 
 
 def nanogpt(*arguments, **options):
@@ -127,8 +127,9 @@ ENVIRONMENT = os.environ | {"PYTHONUNBUFFERED": "1"}
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has other pipes")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_who_has_seen_enough_gets_no_traceback(unbuffered):
-    process = nanogpt("size", env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+@pytest.mark.parametrize("arguments", [["size"], ["course", "--notebooks", str(NOTEBOOKS)]])
+def test_a_reader_who_has_seen_enough_gets_no_traceback(arguments, unbuffered):
+    process = nanogpt(*arguments, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
     process.stdout.close()
     assert (process.stderr.read(), process.wait(60)) == ("", 2)
     process.stderr.close()

@@ -1,1 +1,1 @@
-"""Commands that are nothing else: `nanogpt demo` and `nanogpt size`."""
+"""Commands that are nothing else: `nanogpt course`, `demo`, `load` and `size`."""

@@ -1,1 +1,1 @@
-"""The exercises: of each chapter its judge, and the pictures that only it draws."""
+"""The exercises: of each chapter its judge and its pictures, and how far a reader has come."""
