@@ -16,21 +16,22 @@ from playwright.sync_api import sync_playwright
 
 BOOK = Path(__file__).resolve().parent
 PAGE, FILM = BOOK / "live.html", BOOK.parent / "notebooks" / "pictures" / "race.gif"
-CHOSEN = {"temperature": "0", "length": "107"}
+CHOSEN = "#temperature=0&length=107"
 SIZE, COLOURS = (640, 900), 48
-STYLE = ".key, .screen { display: none !important } .text { height: 14rem } .plain { height: 9rem }"
+STYLE = """
+.key, .parts > :not([style*=text], [style*=beside]), #same { display: none !important }
+.text { height: 14rem } .plain { height: 9rem }
+"""  # only the two texts
 AFTER = 3  # when the quick one is done, a frame shows as many passes of the other
 
 
 def frames(page) -> list[Image.Image]:
     """The two texts, pass by pass, until both are there."""
-    page.goto(PAGE.as_uri())
+    page.goto(PAGE.as_uri() + CHOSEN)
     page.wait_for_function("window.live && live.ready")
-    for name, value in CHOSEN.items():
-        page.fill(f"#{name}", value)
-    page.click("#write")
     page.add_style_tag(content=STYLE)
-    made, section = [], page.locator("section[aria-labelledby=text-title]")
+    page.get_by_role("button", name="To the start").click()
+    made, section = [], page.locator(".parts")
     rounds = page.evaluate("player.state.rounds")
     left = True
     while left:

@@ -56,7 +56,7 @@ ABOUT = {  # who guesses; the page puts numbers of the trace, and the corpus, fo
     "bigram": "Draft: a bigram counted in {corpus}, which sees one letter back. "
     "K = {K} guesses a round",
     "distilled": DISTILLED + ". K = {K} guesses a round",
-    "tree": DISTILLED + ". A tree of {most} guesses a round, 2 · 2 · 1 · 1 after each",
+    "tree": DISTILLED + ". A tree of up to {most} guesses a round, 2 · 2 · 1 · 1 after each",
     "exit": "Draft: the target itself, left early (chapter 14). An exit of its own reads what the "
     "first of its four blocks made of each token. K = {K} guesses a round",
     "medusa-tree": "Draft: Medusa's heads (chapter 15), which fill a fixed tree (chapter 16). All "

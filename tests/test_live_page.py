@@ -44,7 +44,9 @@ def test_nothing_in_it_comes_from_elsewhere(live, page):
         path.relative_to(live.BOOK).as_posix() for path in live.SOURCE.glob("*.js")
     }
     assert page.count('<script>\n"use strict";') == len(scripts)
-    assert not re.findall(r'(?:src|href)="(?!(?:index|explorer|notebooks/\w+)\.html|data:,)', page)
+    assert not re.findall(
+        r'(?:src|href)="(?!(?:index|explorer|gallery|glossary|notebooks/\w+)\.html|data:,)', page
+    )
 
 
 def test_a_page_without_a_place_for_its_data_says_so(live, monkeypatch):

@@ -1,7 +1,8 @@
 "use strict";
 
 // Ten bugs of the gallery (nanogpt/proof/bugs.py), with its numbers and titles: each puts another
-// function in the place of one of the four steps. rule: of which the bug is, if it is of one.
+// function in the place of one of the four steps. rule: the rule that has the bug, if only one has.
+// acts: whether it changes what happens at a step of a round, as the player has them.
 
 /** accept_reject with another residual, chance or bonus. */
 function acceptRejectWith({ instead = residual, chance = (i, token, q, p) => p[i][token] / q[i][token], bonus = (row, rng) => rng.categorical(row) }) {
@@ -21,8 +22,9 @@ const normalised = (row) => {
 /** draft_tokens that looks at each token, and drops it, and all that would follow, where q is small. */
 function draftThatPeeks(draft, context, K, temperature, rng) {
   const { candidates, q } = draftTokens(draft, context, K, temperature, rng);
-  const dropped = candidates.findIndex((token, n) => q[n][token] < 0.3), n = dropped < 0 ? K : dropped;
-  return { candidates: candidates.slice(0, n), q: q.slice(0, n) };
+  const n = candidates.findIndex((token, i) => q[i][token] < 0.3);
+  if (n < 0) return { candidates, q };
+  return { candidates: candidates.slice(0, n), q: q.slice(0, n), dropped: { token: candidates[n], q: q[n][candidates[n]] } };
 }
 
 /** accept_blockwise with its coins tossed from the first candidate on, until one falls wrong. */
@@ -36,35 +38,42 @@ function acceptBlockwiseForward(candidates, q, p, rng) {
   return [...candidates, rng.categorical(p[K])];
 }
 
+const replaced = ({ now, round }) => now.kind === "last" && round.last.fate === "resampled";
+
 const BUGS = [
-  { number: 1, title: "on rejection, resample from p instead of the residual", rule: "reject",
-    says: "A rejected guess is replaced by a draw from p, as if nothing had been guessed. But the letters that the draft likes too much had their chance already, and get another.",
+  { number: 1, title: "on rejection, resample from p instead of the residual", rule: "reject", acts: replaced,
+    says: "A rejected guess is replaced by a draw from p. The draft's favourites had their chance already; now they get a second one.",
     steps: { accept: acceptRejectWith({ instead: (p) => p }) } },
-  { number: 2, title: "residual not clamped at 0: the sign is dropped", rule: "reject",
-    says: "The difference p − q lost its sign, so that a letter that the draft guesses too often is put in place of a rejected one as well.",
+  { number: 2, title: "residual not clamped at 0: the sign is dropped", rule: "reject", acts: replaced,
+    says: "p − q has lost its sign. So letters that the draft guesses too often replace rejected guesses, too.",
     steps: { accept: acceptRejectWith({ instead: (p, q) => (p.some((mass, x) => mass !== q[x]) ? normalised(p.map((mass, x) => Math.abs(mass - q[x]))) : p) }) } },
-  { number: 4, title: "on rejection, only the rejected token is removed from p", rule: "reject",
-    says: "What replaces a rejected guess is drawn from p without that one letter. All the others should give up what the draft has of them, too.",
+  { number: 4, title: "on rejection, only the rejected token is removed from p", rule: "reject", acts: replaced,
+    says: "What replaces a rejected guess is drawn from p without that one letter. The other letters should lose their q as well.",
     steps: { accept: acceptRejectWith({ instead: (p, q, token) => normalised(p.map((mass, x) => (x === token ? 0 : mass))) }) } },
   { number: 8, title: "bonus token by argmax while sampling", rule: "reject",
-    says: "The bonus is always the likeliest letter. Where it would have been another one, it never is.",
+    acts: ({ now, round }) => now.kind === "last" && round.last.fate === "bonus",
+    says: "The bonus is always the likeliest letter. No other letter ever gets a turn.",
     steps: { accept: acceptRejectWith({ bonus: (row) => row.indexOf(Math.max(...row)) }) } },
   { number: 11, title: "every draft is accepted", rule: "reject",
-    says: "Nobody checks: what you read is mostly the draft's text. It is the fastest decoder of all.",
+    acts: ({ now, draft }) => now.kind === "judge" && draft.u >= Math.min(1, draft.p / draft.q),
+    says: "Nobody checks: what you read is mostly the draft's text. No decoder is faster, and none is more wrong.",
     steps: { accept: acceptRejectWith({ chance: () => 1 }) } },
-  { number: 12, title: "p is read one position off", rule: "reject",
-    says: "A guess is judged by p of the place after it, which knows nothing of this one.",
+  { number: 12, title: "p is read one position off", rule: "reject", acts: ({ now }) => now.kind === "judge",
+    says: "A guess is judged by the wrong row of p: the one that says what should come after the guess.",
     steps: { accept: acceptRejectWith({ chance: (i, token, q, p) => p[i + 1][token] / q[i][token] }) } },
   { number: 13, title: "trim keeps one entry too many: a rejected token stays", rule: null,
-    says: "After a rejection, the target still sees the letter that it rejected, in every pass to come.",
-    steps: { trim: (kvs, emitted, before) => first(kvs, Math.min(before + emitted + 1, cacheLength(kvs))) } },
+    acts: ({ now, round }) => now.kind === "trim" && round.cache[2] > round.right,
+    says: "After a rejection, the rejected letter stays in the cache. The target goes on reading it.",
+    steps: { trim: (kvs, emitted, before) => first(kvs, Math.min(cacheLength(kvs), before + emitted + 1)) } },
   { number: 17, title: "positions restart at 0 with a cache", rule: null,
-    says: "New tokens are told that they stand at the beginning of the text. Nothing crashes; the target merely reads a jumbled text.",
+    acts: ({ now, round }) => now.kind === "verify" && !round.unread,
+    says: "New letters get the positions 0, 1, 2 …, as if the text began there. Nothing crashes; the target reads a jumble.",
     steps: { verify: (target, current, candidates, past, temperature, unread) => verifyCandidates(target, current, candidates, past, temperature, unread, { positions: (P, i) => i }) } },
   { number: 20, title: "a stop rule looks at a drafted token, discards it, and p is sampled instead", rule: null,
-    says: "Where the draft drew an unlikely letter, it stops and lets the target draw. So unlikely letters get a second throw, and likely ones are kept.",
+    acts: ({ now }) => now.kind === "drop",
+    says: "When the draft draws a letter below q = 0.3, it drops it and lets the target draw. Likely guesses are kept, so they come too often.",
     steps: { draft: draftThatPeeks } },
-  { number: 40, title: "block verification stops at the first failure", rule: "block",
-    says: "The coins are tossed from the first guess on, and the first that falls wrong ends the block. But each was made to be tossed only where all later ones have failed.",
+  { number: 40, title: "block verification stops at the first failure", rule: "block", acts: ({ now }) => now.kind === "judge",
+    says: "The coins are tossed from the first guess on, and the first that fails ends the block. They must be tossed from the last guess back.",
     steps: { accept: acceptBlockwiseForward } },
 ];

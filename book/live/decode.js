@@ -73,12 +73,12 @@ function* speculativeRounds(text, draft, K, temperature, rng, steps = CHAIN) {
   while (!text.done) {
     const restart = text.restartIfFull(), k = Math.min(K, text.room), current = text.tokens.at(-1), n = text.position;
 
-    const { candidates, q } = steps.draft(own, text.tokens, k, temperature, rng);
+    const { candidates, q, dropped = null } = steps.draft(own, text.tokens, k, temperature, rng);
     const { p, kvs } = steps.verify(text.target, current, candidates, text.past, temperature, text.unread);
     const emitted = steps.accept(candidates, q, p, rng);
     text.past = steps.trim(kvs, emitted.length, n);
 
     text.tokens.push(...emitted);
-    yield { candidates, q, p, emitted, restart, cacheLen: n };
+    yield { candidates, q, p, emitted, restart, dropped };
   }
 }

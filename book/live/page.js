@@ -3,12 +3,13 @@
 // The page: what the reader chooses, the text that is written with it, and the counts of many.
 
 const ABOUT = {
-  bigram: "Draft: a bigram counted in {corpus}, which sees one letter back",
+  bigram: "Draft: a bigram, counted in {corpus}. It looks at the last letter only",
   distilled: "Draft: an n-gram tree distilled from the target (chapter 10)",
   transformer: "Draft: a one-layer transformer distilled from the target (chapter 11)",
 };
 const SAMPLES = 2000, FURTHER = 4; // texts, and how many letters more than K each has
 const models = {}; // target, and the drafts by name
+const defaults = {}; // what the fields hold at first
 let counting = null; // the Samples that are being made
 
 // In JupyterLab, this page stands under …/files/book/, in a tab of its own or in the HTML viewer's frame:
@@ -30,12 +31,12 @@ function leadToChapters() {
 function settings() {
   const number = (id) => {
     const field = $(id), name = field.labels[0].firstChild.textContent.trim();
-    if (!field.checkValidity()) throw new RangeError(`${name} is “${field.value}”; it must be ${field.step === "1" ? "a whole number" : "a number"} from ${field.min} to ${field.max}.`);
+    if (!field.checkValidity()) throw new RangeError(`${name} is ${field.value === "" ? "empty, or no number" : `“${field.value}”`}; it must be ${field.step === "1" ? "a whole number" : "a number"} from ${field.min} to ${field.max}.`);
     return Number(field.value);
   };
-  const letters = [...$("prompt").value.replaceAll("⏎", "\n")], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
-  if (letters.length === 0) throw new RangeError("The prompt is empty; type at least one letter to start from.");
-  if (unknown >= 0) throw new RangeError(`“${letters[unknown]}”, letter ${unknown + 1} of the prompt, is not among the ${models.target.vocabSize} that the model knows: letters without accents, a blank, and ! $ & ' , - . 3 : ; ?`);
+  const letters = [...$("prompt").value.replaceAll("⏎", "\n").replaceAll("’", "'")], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
+  if (letters.length === 0) throw new RangeError("The prompt is empty. Type at least one letter.");
+  if (unknown >= 0) throw new RangeError(`The model does not know “${letters[unknown]}” (letter ${unknown + 1} of the prompt). It knows A to Z, a to z, the blank, ⏎, and ! $ & ' , - . 3 : ; ?`);
   const draft = $("draft").value, rule = $("rule").value, bug = BUGS.find(({ number }) => `${number}` === $("bug").value) ?? null;
   return {
     draft, rule, bug, K: number("K"), temperature: number("temperature"), seed: number("seed"), length: number("length"),
@@ -52,7 +53,7 @@ function orRefused(make) {
     return made;
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    $("refused").textContent = error.message;
+    $("refused").textContent = `${error.message} (What you see below was written before.)`;
     $("refused").hidden = false;
     return null;
   }
@@ -61,22 +62,48 @@ function orRefused(make) {
 /** Write a text with the settings, both ways, and show it at its start. uniforms: for a test. */
 function write(uniforms = undefined) {
   const chosen = orRefused(settings);
-  if (!chosen) return;
-  const { bug, draft, rule, K } = chosen, block = rule === "block";
+  if (!chosen) return false;
+  const { bug, draft, rule, K } = chosen, block = rule === "block" && (bug?.number === 40 ? "forward" : "back");
   const made = writeBoth({ ...chosen, target: models.target, draft: models[draft], block, uniforms });
-  const about = `${ABOUT[draft]}. K = ${K} ${K === 1 ? "guess" : "guesses"} a round${block ? ", judged as a block" : ""}`;
-  traces[LIVE] = prepare({ ...chosen, ...made, about, block, live: true, source: null, bug: bug && { number: bug.number, title: bug.title, step: Object.keys(bug.steps)[0] } });
+  const about = `${ABOUT[draft]}. ${plural(K, "guess")} a round${block ? ", judged as a block" : ""}`;
+  traces[LIVE] = prepare({ ...chosen, ...made, about, block, live: true, source: null });
+  $("says").textContent = bug ? `⚠ Bug ${bug.number}: ${bug.title}. ${bug.says}` : "";
   $("says").hidden = !bug;
-  $("says").textContent = bug ? `⚠ Bug ${bug.number} of the gallery, ${bug.title}. ${bug.says}` : "";
+  $("same").textContent = sameness(traces[LIVE]);
   choose(LIVE);
+  keepInAddress();
+  return true;
 }
 
-/** A bug of one rule brings that rule along; another rule puts it out. */
+/** Why the two texts differ, or that they do not. */
+function sameness({ temperature, tokens, plain, bug }) {
+  const same = tokens.map(({ text }) => text).join("") === plain.join("");
+  if (temperature > 0) return `Both are texts of the same model: the two decoders spend their random numbers on different things.${bug ? "" : " At temperature 0 they write the same, letter by letter."}`;
+  return same ? "✓ The same text, letter by letter: at temperature 0 the target has only one to give." : "✗ Not the same text, though at temperature 0 the target has only one to give.";
+}
+
+/** A bug of one rule brings that rule along; another rule puts it out. Says what it did. */
 function agree(changed) {
-  const bug = BUGS.find(({ number }) => `${number}` === $("bug").value);
+  const bug = BUGS.find(({ number }) => `${number}` === $("bug").value), names = { reject: "one by one", block: "as a block" };
   if (!bug?.rule || bug.rule === $("rule").value) return;
   if (changed === "bug") $("rule").value = bug.rule;
   else $("bug").value = "";
+  const done = changed === "bug" ? `they are judged so now` : "it is switched off";
+  $("agreed").textContent = `Bug ${bug.number} is one of judging guesses ${names[bug.rule]}; ${done}.`;
+}
+
+/** The settings in the page's address, so that they can be sent; where that is allowed. */
+const FIELDS = ["prompt", "draft", "K", "temperature", "bug", "rule", "seed", "length"];
+function keepInAddress() {
+  const changed = FIELDS.filter((id) => $(id).value !== defaults[id]).map((id) => [id, $(id).value]);
+  try {
+    history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
+  } catch { /* a page in a frame may not */ }
+}
+function takeFromAddress() {
+  for (const [id, value] of new URLSearchParams(location.hash.slice(1))) if (FIELDS.includes(id)) $(id).value = value;
+  for (const id of ["draft", "bug", "rule"]) if ($(id).selectedIndex < 0) $(id).value = defaults[id];
+  agree("bug");
 }
 
 // ---- p over q ------------------------------------------------------------------------------
@@ -91,18 +118,18 @@ function svg(name, attributes, ...children) {
 /** Which guess the present step looks at, whether p is known, and how much of p still counts. */
 function lookedAt({ round, now, verified }) {
   const kept = round.drafts.filter(({ fate }) => fate === "accepted").length;
-  const i = { draft: now.i, judge: now.i, last: kept, trim: kept }[now.kind] ?? 0;
+  const i = { draft: now.i, judge: now.i, last: kept, trim: kept, drop: round.drafts.length }[now.kind] ?? 0;
   return { i, known: verified, P: round.block ? round.drafts[i]?.P ?? 1 : 1 };
 }
 
 /** The letters with most of p or q, and their bars: the overlap, and what is above it. */
 function drawOverlap(at) {
-  const { rows, drafts } = at.round, blank = !rows || ["start", "restart"].includes(at.now.kind);
+  const { rows, drafts } = at.round, blank = !rows || ["start", "restart"].includes(at.now.kind) || (at.round.block && at.now.kind === "judge"); // a block's coin looks at many
   $("overlap-figure").hidden = !rows;
   $("overlap").replaceChildren();
   $("overlap-title").textContent = blank ? "\u00a0" : "";
   if (blank) return;
-  const { i, known, P } = lookedAt(at), letters = models.target.vocabulary, guessed = letters.indexOf(drafts[i]?.text ?? "");
+  const { i, known, P } = lookedAt(at), letters = models.target.vocabulary, nothing = i >= drafts.length, guessed = nothing ? -1 : letters.indexOf(drafts[i].text);
   const q = rows.q[i] ?? letters.split("").map(() => 0), p = known ? rows.p[i].map((mass) => P * mass) : q.map(() => 0);
   const order = [...q.keys()].sort((a, b) => Math.max(p[b], q[b]) - Math.max(p[a], q[a])), shownLetters = order.slice(0, 14).filter((x) => Math.max(p[x], q[x]) >= 0.005);
   if (guessed >= 0 && !shownLetters.includes(guessed)) shownLetters.push(guessed);
@@ -110,15 +137,16 @@ function drawOverlap(at) {
   const bar = (x, from, to, fill) => svg("rect", { x: 12 + 39 * x, y: 136 - height(to), width: 26, height: height(to) - height(from), fill, class: "edge" });
   shownLetters.forEach((letter, x) => {
     const both = Math.min(p[letter], q[letter]), more = Math.max(p[letter], q[letter]);
-    if (known) $("overlap").append(bar(x, 0, both, "var(--accepted)"), bar(x, both, more, q[letter] > p[letter] ? "url(#crossed)" : "url(#dotted)"));
+    if (known && nothing) $("overlap").append(bar(x, 0, p[letter], "var(--target)"));
+    else if (known) $("overlap").append(bar(x, 0, both, "var(--accepted)"), bar(x, both, more, q[letter] > p[letter] ? "url(#crossed)" : "url(#dotted)"));
     else $("overlap").append(bar(x, 0, q[letter], "url(#hatched)"));
     $("overlap").append(svg("text", { x: 25 + 39 * x, y: 152, class: letter === guessed ? "guessed" : "" }, shown(letters[letter])));
-    if (letter === guessed) $("overlap").append(svg("text", { x: 25 + 39 * x, y: 166 }, "▲ guess"));
+    if (letter === guessed) $("overlap").append(svg("text", { x: x === 0 ? 12 : 25 + 39 * x, y: 166, style: x === 0 ? "text-anchor: start" : "" }, "▲ guess"));
     $("overlap").append(svg("text", { x: 25 + 39 * x, y: 132 - height(more), class: "small" }, digits(more)));
   });
-  const which = i < drafts.length ? `guess ${i + 1}` : "the token after the guesses", shared = q.reduce((sum, mass, x) => sum + Math.min(mass, p[x]), 0);
-  const scaled = P < 1 ? `, p times P = ${digits(P)}` : "";
-  $("overlap-title").textContent = !known ? `q of ${which}` : i < drafts.length ? `p over q of ${which}${scaled}: they share ${digits(shared)}` : `p of ${which}: nothing was guessed here`;
+  const which = nothing ? "the letter after all guesses" : `guess ${i + 1}`, shared = q.reduce((sum, mass, x) => sum + Math.min(mass, p[x]), 0);
+  const meaning = at.round.block ? ` (p counts ${digits(P)}-fold)` : ", the chance that a guess here is accepted";
+  $("overlap-title").textContent = !known ? `q of ${which}` : nothing ? `p of ${which}` : `p and q of ${which}: they share ${digits(shared)}${meaning}`;
 }
 
 // ---- the counts ----------------------------------------------------------------------------
@@ -140,7 +168,7 @@ function drawCounts({ letters, ranks, favour, target }) {
   $("histogram").replaceChildren(
     title(0, "which letter"), ...barsOf(letters, most, most.map((x) => shown(target.vocabulary[x])), 0, 24),
     title(456, "how likely it was"), ...barsOf(ranks, [0, 1, 2, 3, 4, 5], ["1st", "2nd", "3rd", "4–5", "6–9", "rest"], 456, 40),
-    title(724, "does the draft like it"), ...barsOf(favour, [0, 1], ["more", "not more"], 724, 78),
+    title(724, "the draft likes it"), ...barsOf(favour, [0, 1], ["too much", "not"], 724, 78),
   );
 }
 
@@ -149,14 +177,18 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 /** The verdict in sentences. */
 function verdictSays(samples, { refused, letters, p }, bug) {
   const { off, chance } = samples.letters.distance(), { came, expected, n } = samples.favour, likes = came[0] / n, should = expected[0] / n;
-  const numbers = `${n.toLocaleString("en")} letters: their counts are ${off.toFixed(4)} away from those expected (half the sum of the differences), where chance alone leaves about ${chance.toFixed(4)}.`;
-  const favour = `Letters that the draft likes more than the target does make up ${percent(likes)} of the text; they should be ${percent(should)}.`;
-  if (refused) return `✗ Refused: this is not the target's text. ${numbers} Chance does as much about once in ${p < 1e-12 ? "a million million" : Number((1 / p).toPrecision(1)).toLocaleString("en")} runs. ${favour} ${bug ? bug.says : ""}`;
-  return `✓ Not refused. ${numbers} ${favour} ${bug ? "The bug is there all the same: with this draft and so few texts, it does not show. A test that passes is worth no more than what it could have seen (chapter 08)." : "That is what the right rule does; it is no proof, which chapter 05 has."}`;
+  const numbers = `${n.toLocaleString("en")} letters: ${percent(off)} of them would have to change to match the expected counts; chance alone gives about ${percent(chance)}.`;
+  const favour = `${percent(likes)} are letters that the draft likes more than the target does; it should be ${percent(should)}.`;
+  const rarely = letters.statistic === Infinity ? "Chance can never do this: letters came that the target rules out."
+    : `A right decoder would do this ${p < 1e-12 ? "less than once in a million million" : `about once in ${Number((1 / p).toPrecision(1)).toLocaleString("en")}`} runs.`;
+  if (refused) return `✗ Refused: this decoder does not write like the target. ${numbers} ${favour} ${rarely} ${bug ? bug.says : ""}`;
+  const hidden = samples.temperature === 0 ? "At temperature 0 the target has one letter to give at each place, and here this bug writes it, too. Choose temperature 1."
+    : "The bug is there all the same: with this draft and so few texts, it does not show. A test can pass because it sees too little (chapter 08).";
+  return `✓ Not refused. ${numbers} ${favour} ${bug ? hidden : "The right rule passes, as it should. A test is no proof; chapter 05 has the proof."}`;
 }
 
 function drawTests(verdict) {
-  const names = { letters: "which letter", ranks: "how likely it was: the target's first choice, its second, …", favour: "does the draft like it more than the target does?" };
+  const names = { letters: "which letter", ranks: "how likely it was: the target's first choice, its second, …", favour: "whether the draft likes it more than the target does" };
   $("tests").hidden = false;
   $("tests").tBodies[0].replaceChildren(...Object.entries(names).map(([test, name]) => {
     const { statistic, freedom, p } = verdict[test];
@@ -174,7 +206,7 @@ async function count(most = SAMPLES) {
   const { bug, K } = chosen, mine = (counting = new Samples({ ...chosen, target: models.target, draft: models[chosen.draft], length: K + FURTHER }));
   Object.assign($("sampled"), { hidden: false, max: most });
   $("counted").hidden = false;
-  $("sample").textContent = "Stop";
+  $("sample").textContent = "Cancel";
   $("verdict").textContent = "";
   $("tests").hidden = true;
   while (mine.made < most && counting === mine) {
@@ -186,7 +218,7 @@ async function count(most = SAMPLES) {
   }
   const stopped = counting !== mine;
   if (!stopped) counting = null;
-  $("sample").textContent = "Sample 2,000";
+  if (!counting) $("sample").textContent = "Sample 2,000";
   if (stopped) return null;
   const verdict = mine.verdict();
   $("verdict").textContent = verdictSays(mine, verdict, bug);
@@ -231,25 +263,51 @@ function passTimes(K) {
   });
 }
 
+/** After a few, when the browser has compiled what is slow. */
 function sayTimes() {
-  const [one, many] = passTimes(8);
-  $("clock").textContent = `In this browser, a pass over 1 token takes ${one.toFixed(1)} ms, and one over 9 tokens ${many.toFixed(1)} ms: plain JavaScript works through them one after another, so it gains little. PyTorch and a GPU take them together (chapter 00 measures it).`;
+  const [one, many] = [1, 2, 3].map(() => passTimes(8)).at(-1);
+  $("clock").textContent = `Here, a pass over 1 token takes ${one.toFixed(1)} ms, and one over 9 tokens ${many.toFixed(1)} ms: JavaScript works through them one by one. PyTorch and a GPU take them together (chapter 00 measures it).`;
+}
+
+/** How far both are, in a sentence; what the player draws calls it. */
+function drawHeadline({ trace, passes, tokens }) {
+  const { plain } = trace, alone = Math.min(passes + state.extra, plain?.length ?? 0);
+  $("headline").hidden = !plain;
+  if (plain) $("headline").textContent = `With a draft: ${plural(passes, "pass")} of the target for ${plural(tokens, "letter")}. Alone: ${plural(alone, "pass")} for ${plural(alone, "letter")}.`;
+  $("columns").textContent = `q and p: how likely the draft and the target find a letter. u: a random number from 0 to 1; ${trace.block ? "all guesses up to here stay if u < chance" : "the guess stays if u < p/q"}. (A token is a letter here.)`;
 }
 
 function setMode(live) {
   $(live ? "live-mode" : "recorded-mode").checked = true;
   for (const part of ["live", "samples", "beside", "race"]) $(part).hidden = !live;
   $("replay").hidden = live;
-  for (const part of ["refused", "says"]) if (!live) $(part).hidden = true;
+  for (const part of ["refused", "says", "agreed"]) if (!live) $(part).hidden = true;
   $("clock").hidden = !live;
 }
 
 function listenToChoices() {
-  $("live").addEventListener("submit", (event) => { event.preventDefault(); forgetCounts(); write(); });
-  $("live").addEventListener("change", ({ target: { id } }) => { agree(id); forgetCounts(); write(); });
-  $("live-mode").addEventListener("change", () => { setMode(true); write(); });
+  $("live").addEventListener("submit", (event) => {
+    event.preventDefault();
+    forgetCounts();
+    if (write()) show();
+  });
+  $("live").addEventListener("change", ({ target: { id } }) => {
+    $("agreed").textContent = "";
+    agree(id);
+    $("agreed").hidden = !$("agreed").textContent;
+    forgetCounts();
+    write();
+  });
+  $("live-mode").addEventListener("change", () => { setMode(true); if (!write()) choose(LIVE); });
   $("recorded-mode").addEventListener("change", () => { setMode(false); forgetCounts(); choose(Number($("trace").value)); });
   $("sample").addEventListener("click", () => (counting ? forgetCounts() : count()));
+}
+
+/** The race, or where motion is unwelcome, its end. */
+function show() {
+  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) return race();
+  go(Infinity, Infinity);
+  while (racePass()) continue;
 }
 
 async function main() {
@@ -263,13 +321,23 @@ async function main() {
   $("trace").append(...recorded.traces.map(({ name }, i) => make("option", { value: i }, name)));
   $("bug").append(...BUGS.map(({ number, title }) => make("option", { value: number }, `${number} · ${title}`)));
   $("strip").append(...Array.from({ length: recorded.window }, () => make("div", { class: "cell" }, make("span"), make("small"))));
+  for (const id of FIELDS) defaults[id] = $(id).value;
+  takeFromAddress();
   setMode(true);
-  write();
+  if (!write()) { // an address that somebody changed
+    for (const id of FIELDS) $(id).value = defaults[id];
+    write();
+  }
   listen();
   listenToChoices();
   window.live.ready = performance.now() - started;
   sayTimes();
+  show();
 }
 
 window.live = { models, write, count, settings, passTimes, ready: null, get state() { return player.state; } };
-main();
+main().catch((error) => {
+  $("loading").hidden = false;
+  $("loading").textContent = `The page cannot run here (${error.message}). It needs Chrome 111, Firefox 113 or Safari 16.4, or newer.`;
+  throw error;
+});

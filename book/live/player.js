@@ -28,9 +28,10 @@ function digits(x, other = null) {
 function stepsOf(round) {
   const drafts = round.drafts.map((_, i) => ({ kind: "draft", i }));
   const judged = round.drafts.flatMap((draft, i) => (draft.u === null ? [] : [{ kind: "judge", i }]));
-  if (round.block) judged.reverse(); // its coins are tossed from the last guess back
+  if (round.block === "back") judged.reverse(); // its coins are tossed from the last guess back
   const restart = round.restart ? [{ kind: "restart" }] : [];
-  return [{ kind: "start" }, ...restart, ...drafts, { kind: "verify" }, ...judged, { kind: "last" }, { kind: "trim" }];
+  const dropped = round.dropped ? [{ kind: "drop" }] : [];
+  return [{ kind: "start" }, ...restart, ...drafts, ...dropped, { kind: "verify" }, ...judged, { kind: "last" }, { kind: "trim" }];
 }
 
 /** The trace with what is asked of it again and again. */
@@ -49,7 +50,7 @@ function prepare(trace) {
     before.push(tokens.length);
     const decided = steps[r].findLastIndex(({ kind }) => kind === "judge");
     for (const [s, { kind, i }] of steps[r].entries()) {
-      const judged = kind !== "judge" ? [] : !round.block ? [round.drafts[i]] : s === decided ? round.drafts : [];
+      const judged = kind !== "judge" ? [] : round.block !== "back" ? [round.drafts[i]] : s === decided ? round.drafts : [];
       const made = (kind === "last" ? [round.last] : judged).filter(({ fate }) => fate !== "rejected");
       tokens.push(...made.map((token) => ({ ...token, round: r, step: s })));
     }
@@ -62,7 +63,7 @@ function prepare(trace) {
 const recorded = JSON.parse($("recorded").textContent);
 const traces = recorded.traces.map(prepare); // and after them, at LIVE, what was written here
 const LIVE = traces.length;
-const state = { trace: 0, round: 0, step: 0, reached: 0, extra: 0 }; // extra: passes of plain decoding beyond the end
+const state = { trace: 0, round: 0, step: 0, reached: 0, extra: 0, racing: false }; // extra: passes of plain decoding beyond the end
 let timer = null;
 
 /** How far things are at the present step: all that is drawn follows from it. */
@@ -74,7 +75,7 @@ function progress() {
   const coins = steps.filter((step) => step.kind === "judge").map(({ i }) => round.drafts[i]), tossed = coins.slice(0, here.judged);
   const decided = here.judged === coins.length && here.verified;
   const fateOf = (draft) => { // as far as it is known
-    if (round.block) return decided || tossed.includes(draft) ? draft.fate : null;
+    if (round.block === "back") return decided || tossed.includes(draft) ? draft.fate : null;
     return tossed.includes(draft) || (decided && draft.fate === "unexamined") ? draft.fate : null;
   };
   const rounds = [...trace.rounds.slice(0, state.round).map(examinedOf), tossed], judged = trace.block ? [] : rounds.flat();
@@ -97,7 +98,7 @@ function buildText(trace) {
   trace.tokens.forEach((token) => {
     const what = `${quoted(token.text)}, ${FATES[token.fate]}, round ${token.round + 1}`;
     const button = make("button", { type: "button", class: "token", tabindex: -1, title: what, "aria-label": what }, shown(token.text), make("small"));
-    button.addEventListener("click", () => { stop(); go(token.round, token.step); });
+    button.addEventListener("click", () => { stop(); go(token.round, token.step); button.blur(); });
     token.element = make("span", {}, button, ...(token.text === "\n" ? [make("br")] : []));
     token.button = button;
     add(token.element, token.text);
@@ -126,11 +127,12 @@ function verdict({ left, q, u }) {
   return `u = ${digits(u, bound)} ${sign} ${name}`;
 }
 
-/** The coin of a block's guess i: do it and all before it stay? */
-function blockVerdict({ chance, u }, i) {
-  const which = i === 0 ? "the first guess" : `the first ${i + 1} guesses`, stay = i === 0 ? "stays" : "stay";
-  if (u < chance) return `u = ${digits(u, chance)} < ${digits(chance, u)}, the chance of this coin → ✓ ${which} ${stay}${i === 0 ? "" : ", all at once"}.`;
-  return `u = ${digits(u, chance)} ≥ ${digits(chance, u)}, the chance of this coin → ✗ ${which} ${i === 0 ? "does not stay" : "do not stay together: one less is tried"}.`;
+/** The coin of a block's guess i: do it and all before it stay? way: which way the coins are tossed. */
+function blockVerdict({ text, chance, u }, i, way) {
+  const stays = u < chance, compared = `u = ${digits(u, chance)} ${stays ? "<" : "≥"} ${digits(chance, u)}, the chance of this coin →`;
+  if (way === "forward") return `${compared} ${stays ? `✓ ${quoted(text)} stays` : `✗ ${quoted(text)} does not: the block ends here`}.`;
+  if (i === 0) return `${compared} ${stays ? "✓ the first guess stays" : "✗ the first guess does not stay, either"}.`;
+  return stays ? `${compared} ✓ the first ${i + 1} guesses stay, all at once.` : `${compared} ✗ not all ${i + 1} stay. Try the first ${i}.`;
 }
 
 /** A guess and where it came from: drawn from q, or not drawn at all. `after`: null in a chain. */
@@ -141,12 +143,10 @@ function guess({ drawn, source }, { text, q }, after, siblings, earlier) {
   return `${which}, ${source ?? `its ${rank}likeliest`}: not drawn, so q = 1 and it is accepted with probability p${earlier ? ", earlier siblings left out" : ""}`;
 }
 
-const STEP = { draft: "draft", verify: "verify", judge: "accept", last: "accept", trim: "trim" }; // of the loop's four
-
 /** What happens at this step, in a few sentences; where a bug is at work, it says so. */
 function sentenceOf(at) {
-  const { trace: { bug }, now } = at;
-  return saidOf(at) + (bug && STEP[now.kind] === bug.step ? ` ⚠ Here bug ${bug.number} is at work: ${bug.title}.` : "");
+  const { trace: { bug }, round, now } = at, acts = bug?.acts({ round, now, draft: round.drafts[now.i] });
+  return saidOf(at) + (acts ? ` ⚠ Here bug ${bug.number} is at work: ${bug.title}.` : "");
 }
 
 function saidOf({ trace, round, now }) {
@@ -161,20 +161,27 @@ function saidOf({ trace, round, now }) {
   const branches = trace.branches && k > 1; // a single guess is no tree
   switch (now.kind) {
     case "start":
+      if (round.unread && !round.restart) return `Nothing was read yet. The current token is the prompt's last, ▸${current}; the ${plural(cache[0], "token")} before it enter with it, in the first pass.${few}`;
       if (round.restart) return `The cache is full: it holds ${recorded.window} tokens, the whole window. There is no place for another.`;
       return `The cache holds ${cache[0]} tokens. The current token, ▸${current}, is outside: it enters with the next pass.${few}`;
     case "restart":
       return `Restart: the ${cache[0]} tokens before the current one, ▸${current}, are prefilled afresh, and there is room again. Plain decoding restarts here as well.${few}`;
     case "draft":
       return `The draft guesses ${guess(trace, drafts[now.i], branches ? after(drafts[now.i]) : null, siblings(now.i), earlier(now.i))}.`;
+    case "drop":
+      return `The draft drew ${quoted(round.dropped.text)} (q = ${digits(round.dropped.q)}), looked at it, and dropped it.`;
     case "verify":
       if (branches) return `One target pass over ${k + 1} tokens, the current one and ${plural(k, "guess")}, gives p after each of them. Each sees its own branch only. All ${k + 1} are in the cache now.`;
       return k === 0
         ? `One target pass over 1 token, the current one: a plain step. It gives p of the next token.`
-        : `One target pass over ${k + 1} tokens, the current one and ${k === 1 ? "the guess" : `${k} guesses`}, gives p of each guess and of the token after them. ${k === 1 ? "Both" : `All ${k + 1}`} are in the cache now.`;
+        : `One target pass over ${k + 1} tokens, the current one and ${k === 1 ? "the guess" : `${k} guesses`}, gives p of ${k === 1 ? "it" : "each guess"} and of the token after ${k === 1 ? "it" : "them"}. ${k === 1 ? "Both" : `All ${k + 1}`} are in the cache now.`;
     case "judge": {
       const draft = drafts[now.i], behind = k - now.i - 1;
-      if (round.block) return blockVerdict(draft, now.i);
+      if (round.block) return blockVerdict(draft, now.i, round.block);
+      if (!branches && draft.u < Math.min(1, draft.p / draft.q) !== (draft.fate === "accepted")) {
+        const [right, here] = draft.fate === "accepted" ? ["rejected", "accepts"] : ["accepted", "rejects"];
+        return `By the right rule ${quoted(draft.text)} would be ${right}: ${verdict(draft)}. This decoder ${here} it: ${MARKS[draft.fate]}.`;
+      }
       if (branches) {
         const refused = earlier(now.i);
         const left = refused ? `Of p, its ${plural(refused, "refused sibling")} left it ${digits(draft.left)}. ` : "";
@@ -183,18 +190,19 @@ function saidOf({ trace, round, now }) {
         return `${left}${verdict(draft)} → ${MARKS[draft.fate]} ${quoted(draft.text)} is ${then}.`;
       }
       if (draft.fate === "accepted") return `${verdict(draft)} → ✓ ${quoted(draft.text)} is accepted.`;
-      return `${verdict(draft)} → ✗ ${quoted(draft.text)} is rejected.${behind ? ` What was guessed after it (${behind}) is never examined.` : ""}`;
+      return `${verdict(draft)} → ✗ ${quoted(draft.text)} is rejected.${behind ? ` ${behind === 1 ? "The guess" : `The ${behind} guesses`} after it ${behind === 1 ? "is" : "are"} never examined.` : ""}`;
     }
     case "last":
-      if (trace.bug?.step === "accept") return `${MARKS[last.fate]} ${quoted(last.text)} comes ${last.fate === "resampled" ? `instead. The right rule draws from the residual, where it has ${digits(last.residual)}` : "as the bonus. The right rule draws it from the last row of p"} (in p, ${digits(last.p)}).`;
+      if (trace.bug?.acts({ round, now })) return `${MARKS[last.fate]} ${quoted(last.text)} comes ${last.fate === "resampled" ? `instead. The right rule draws from the residual, where it has ${digits(last.residual)}` : "as the bonus. The right rule draws it from the last row of p"} (in p, ${digits(last.p)}).`;
       if (last.fate === "resampled") return `↻ ${quoted(last.text)} comes instead, drawn from the residual${round.block ? ", what P times p has more than q" : trace.drawn ? "" : ", which is p without what was refused"}, where it has ${digits(last.residual)} (in p, ${digits(last.p)}).`;
       return k === 0
         ? `★ ${quoted(last.text)} is drawn from p, where it has ${digits(last.p)}.`
         : `${branches ? "The branch ends here" : "Nothing was rejected"}, so the same pass yields one more: ★ ${quoted(last.text)}, the bonus, drawn from ${branches ? "p after it" : "the last row of p"}, where it has ${digits(last.p)}.`;
     default: {
       const stay = `the current token's${accepted ? ` and ${accepted === 1 ? "that of the accepted guess" : `those of ${accepted} accepted guesses`} stay` : " stays"}`;
+      if (round.right < cache[2]) return `The right trim would cut off the last ${k - accepted === 1 ? "entry" : `${k - accepted} entries`}. This one leaves ✗${quoted(drafts[accepted].text)} in the cache, though it was rejected.`;
       const path = drafts.some(({ fate }, i) => fate === "accepted" && i >= accepted) ? "; the path's entries move together" : "";
-      const cut = accepted === k ? `nothing is cut off, ${k ? `all ${k + 1} new entries stay` : "the new entry stays"}` : `${k - accepted} of the ${k + 1} new entries ${k - accepted === 1 ? "is" : "are"} cut off; ${stay}${path}`;
+      const cut = accepted === k ? `${k > 1 ? `all ${k + 1} new entries stay` : k ? "both new entries stay" : "the new entry stays"}` : `${k - accepted} of the ${k + 1} new entries ${k - accepted === 1 ? "is" : "are"} cut off; ${stay}${path}`;
       const end = state.round < trace.rounds.length - 1 ? "" : trace.stopped ? ` Here it ends: ${trace.stopped}.` : ` The text is done: ${trace.tokens.length} tokens in ${plural(trace.rounds.length, "pass")}.`;
       return `Trim: ${cut}. ▸${quoted(last.text)} is the new current token, and the cache is one behind again.${end}`;
     }
@@ -223,17 +231,21 @@ function drawRows({ trace, round, now, drafted, verified, last, fateOf }) {
     row(fate ?? "drafted", now.i === i && now.kind !== "verify", branch + shown(draft.text), digits(draft.q), p, shownRatio, u, fate === "unexamined" ? never() : fate ? FATES[fate] : "");
   }
   if (last) row(round.last.fate, now.kind === "last", shown(round.last.text), "", digits(round.last.p), "", "", FATES[round.last.fate]);
-  while (rows.length < trace.most + 1) row("", false, "", "", "", "", "", ""); // nothing jumps
+  while (rows.length < trace.most + 1) {
+    row("", false, "", "", "", "", "", ""); // nothing jumps
+    rows.at(-1).setAttribute("aria-hidden", "true");
+  }
   $("rows").replaceChildren(...rows);
 }
 
 /** The entries of the cache at this step: [text, kind] each. */
 function cacheCells({ trace, round, now, verified, trimmed, fateOf }) {
   const n = trace.prompt.length + trace.before[state.round]; // the current token is all[n − 1]
-  const length = round.restart && now.kind === "start" ? recorded.window : round.cache[0];
-  const cells = trace.all.slice(n - 1 - length, n - 1).map(({ text }) => [text, "cached"]);
+  const full = round.restart && now.kind === "start", length = full ? recorded.window : round.cache[0];
+  const cells = round.held && !full ? round.held.map(([text, rejected]) => [text, rejected ? "rejected" : round.unread && !verified ? "unread" : "cached"]) : trace.all.slice(n - 1 - length, n - 1).map(({ text }) => [text, "cached"]);
   if (!verified) return cells;
   cells.push([trace.all[n - 1].text, trimmed ? "cached" : "current"], ...round.drafts.map((draft) => [draft.text, fateOf(draft) ?? "drafted"]));
+  if (trimmed && round.held) return cells.slice(0, round.cache[2]); // what a bug leaves is seen
   return trimmed ? cells.filter(([, kind]) => kind === "cached" || kind === "accepted") : cells;
 }
 
@@ -245,7 +257,7 @@ function drawCache(at) {
     cell.firstChild.textContent = shown(text);
     cell.lastChild.textContent = kind === "current" ? "▸" : kind === "drafted" ? "?" : (MARKS[kind] ?? "");
   });
-  const stages = [`${before} before the pass`, at.verified ? `${after} after it (${after - before} new)` : null, at.trimmed ? `${trimmed} trimmed` : null];
+  const stages = [at.round.unread && !at.verified ? `empty: ${before} to be read with the pass` : `${before} before the pass`, at.verified ? `${after} after it (${after - before} new)` : null, at.trimmed ? `${trimmed} trimmed` : null];
   const full = at.round.restart && at.now.kind === "start";
   const outside = at.trimmed ? at.round.last.text : at.verified ? null : at.trace.all[at.trace.prompt.length + at.trace.before[state.round] - 1].text;
   const held = full ? `${recorded.window} of ${recorded.window} entries: full` : `${stages.filter(Boolean).join(" → ")}, of ${recorded.window} entries`;
@@ -283,6 +295,7 @@ function draw() {
   drawFigures(at);
   drawPlain(at);
   drawOverlap(at);
+  drawHeadline(at);
   $("ratio").textContent = at.round.block ? "chance" : "p/q";
   $("round-title").textContent = `Round ${state.round + 1} of ${rounds}`;
   $("sentence").textContent = sentence;
@@ -327,39 +340,42 @@ function pause() {
   stop();
   draw();
 }
+/** Go on by itself, step by step, or pass by pass where both decoders race; `speed` steps a second. */
+function run(racing) {
+  clearInterval(timer);
+  state.racing = racing;
+  const [next, pace] = racing ? [racePass, 2] : [() => { forward(); return !atEnd(); }, 1];
+  timer = setInterval(() => { if (!next()) pause(); }, (1000 * pace) / Number($("speed").value));
+  draw();
+}
 function play() {
   if (atEnd()) start();
-  clearInterval(timer);
-  timer = setInterval(() => {
-    forward();
-    if (atEnd()) pause();
-  }, 1000 / Number($("speed").value));
-  draw();
+  run(false);
 }
 /** One pass of each decoder; says whether either had something left to write. */
 function racePass() {
   const { plain } = traces[state.trace], { passes } = progress();
   if (passes === 0) go(0, Infinity);
   else if (!atEnd()) go(state.round + 1, Infinity);
-  else if (passes + state.extra < plain.length) {
+  else if (passes + state.extra < (plain?.length ?? 0)) {
     state.extra += 1;
     draw();
   } else return false;
   return true;
 }
+const raceLeft = () => state.racing && state.extra > 0 && progress().passes + state.extra < traces[state.trace].plain?.length;
 function race() {
   stop();
   start();
-  timer = setInterval(() => { if (!racePass()) pause(); }, 200);
-  draw();
+  run(true);
 }
-const toggle = () => (timer === null ? play() : pause());
+const toggle = () => (timer !== null ? pause() : raceLeft() ? run(true) : play());
 function choose(trace) {
   stop();
   state.trace = trace;
   const { about, temperature, seed, tokens, live } = traces[trace], known = { ...traces[trace], corpus: recorded.corpus };
   const who = about.replace(/{(\w+)}/g, (_, name) => known[name]);
-  $("about").textContent = `${who}, temperature ${temperature}, seed ${seed}, ${tokens.length} tokens.`;
+  $("about").textContent = `${who}, temperature ${temperature}, seed ${seed}, ${plural(tokens.length, "token")}.`;
   $("slider").max = traces[trace].rounds.length;
   if (!live) $("trace").value = trace;
   buildText(traces[trace]);
@@ -374,7 +390,7 @@ function listen() {
   by("next", () => (state.step < lastStep(state.round) ? go(state.round, Infinity) : go(state.round + 1, Infinity)));
   $("play").addEventListener("click", toggle);
   $("race").addEventListener("click", race);
-  $("speed").addEventListener("change", () => { if (timer !== null) play(); });
+  $("speed").addEventListener("change", () => { if (timer !== null) run(state.racing); });
   $("trace").addEventListener("change", () => choose(Number($("trace").value)));
   $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value) - 1, Infinity); });
   document.addEventListener("keydown", (event) => {
@@ -391,7 +407,7 @@ function listen() {
   });
   let shownBefore = null; // on paper: the whole text and its last round
   window.addEventListener("beforeprint", () => { stop(); shownBefore = { ...state }; go(Infinity, Infinity); });
-  window.addEventListener("afterprint", () => { if (shownBefore) { state.reached = shownBefore.reached; go(shownBefore.round, shownBefore.step); } });
+  window.addEventListener("afterprint", () => { if (shownBefore) { go(shownBefore.round, shownBefore.step); Object.assign(state, shownBefore); draw(); } });
 }
 
 window.player = {

@@ -88,7 +88,7 @@ def press(page, name):
 
 
 def choose(page, i):
-    page.get_by_label("Trace").select_option(str(i))
+    page.get_by_label("Recording").select_option(str(i))
 
 
 @functools.cache
@@ -407,8 +407,8 @@ def test_the_descriptions_of_the_first_traces(page):
     ends = [
         "a bigram counted in Tiny Shakespeare, which sees one letter back. K = 4 guesses a round",
         *["an n-gram tree distilled from the target (chapter 10). K = 8 guesses a round"] * 3,
-        "an n-gram tree distilled from the target (chapter 10). A tree of 14 guesses a round, "
-        "2 · 2 · 1 · 1 after each",
+        "an n-gram tree distilled from the target (chapter 10). A tree of up to 14 guesses a "
+        "round, 2 · 2 · 1 · 1 after each",
     ]
     corpus = json.loads(page.text_content("#recorded"))["corpus"]
     for i, end in enumerate(ends):
@@ -454,7 +454,7 @@ def test_buttons_slider_and_select(page):
     assert slider.get_attribute("aria-valuetext").startswith("round 10 of ")
     slider.press("ArrowRight")
     assert state(page)["round"] == 10
-    press(page, "Start")
+    press(page, "To the start")
     assert place(page) == (0, 0) and state(page)["text"] == ""
     press(page, "Back")  # nothing before the start
     assert place(page) == (0, 0)
@@ -574,6 +574,6 @@ def test_no_sideways_scroll_on_a_phone(open_page, scheme):
         })"""
         assert max(page.evaluate(widths)) <= PHONE[0]  # in every round
     assert page.locator("#strip .cell").first.bounding_box()["width"] >= 10  # room for a letter
-    page.get_by_role("button", name="Start").tap()
+    page.get_by_role("button", name="To the start").tap()
     page.get_by_role("button", name="Step").tap()
     assert place(page) == (0, 1)
