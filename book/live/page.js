@@ -279,19 +279,19 @@ function drawHeadline({ trace, passes, tokens }) {
 
 function setMode(live) {
   $(live ? "live-mode" : "recorded-mode").checked = true;
-  for (const part of ["live", "samples", "beside", "race"]) $(part).hidden = !live;
+  for (const part of ["choices", "samples", "beside", "race"]) $(part).hidden = !live;
   $("replay").hidden = live;
   for (const part of ["refused", "says", "agreed"]) if (!live) $(part).hidden = true;
   $("clock").hidden = !live;
 }
 
 function listenToChoices() {
-  $("live").addEventListener("submit", (event) => {
+  $("choices").addEventListener("submit", (event) => {
     event.preventDefault();
     forgetCounts();
     if (write()) show();
   });
-  $("live").addEventListener("change", ({ target: { id } }) => {
+  $("choices").addEventListener("change", ({ target: { id } }) => {
     $("agreed").textContent = "";
     agree(id);
     $("agreed").hidden = !$("agreed").textContent;
