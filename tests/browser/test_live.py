@@ -399,6 +399,9 @@ def test_every_sentence_of_every_step_is_whole(page, number):
     at_work = {kind for kind, sentence, _ in steps if f"bug {number} is at work" in sentence}
     places = {11: "judge", 12: "judge", 40: "judge", 13: "trim", 17: "verify", 20: "drop"}
     assert at_work == ({places.get(number, "last")} if number else set())
+    marks = {1: "↻", 2: "↻", 4: "↻", 8: "★"}  # what is drawn wrongly; the other is drawn right
+    warned = [sentence for _, sentence, _ in steps if "⚠" in sentence]
+    assert all(sentence.startswith(marks.get(number, "")) for sentence in warned)
 
 
 def test_a_block_is_told_from_its_last_coin_back(page):
