@@ -13,10 +13,12 @@ const defaults = {}; // what the fields hold at first
 let counting = null; // the Samples that are being made
 
 // In JupyterLab, this page stands under …/files/book/, in a tab of its own or in the HTML viewer's frame:
-// there the chapters are notebooks, each to be opened in another tab, and there is no book.
+// there the chapters are notebooks, each to be opened in another tab, and there is no book. Alone, it
+// has nothing to lead to; the book's build shows the links.
 function leadToChapters() {
   const inLab = new URL(document.baseURI).pathname.split("/files/book/");
   if (inLab.length !== 2) return;
+  document.querySelector("nav").hidden = false;
   for (const link of document.querySelectorAll("nav a")) {
     const [, chapter] = link.getAttribute("href").match(/^notebooks\/(.*)\.html$/) || [];
     if (chapter) link.href = `${inLab[0]}/lab/tree/notebooks/${chapter}.ipynb`;
@@ -36,7 +38,7 @@ function settings() {
   };
   const letters = [...$("prompt").value.replaceAll("⏎", "\n").replaceAll("’", "'")], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
   if (letters.length === 0) throw new RangeError("The prompt is empty. Type at least one letter.");
-  if (unknown >= 0) throw new RangeError(`The model does not know “${letters[unknown]}” (letter ${unknown + 1} of the prompt). It knows A to Z, a to z, the blank, ⏎, and ! $ & ' , - . 3 : ; ?`);
+  if (unknown >= 0) throw new RangeError(`The model does not know “${letters[unknown]}” (letter ${unknown + 1} of the prompt). It knows A to Z, a to z, the space, ⏎, and ! $ & ' , - . 3 : ; ?`);
   const draft = $("draft").value, rule = $("rule").value, bug = BUGS.find(({ number }) => `${number}` === $("bug").value) ?? null;
   return {
     draft, rule, bug, K: number("K"), temperature: number("temperature"), seed: number("seed"), length: number("length"),
@@ -53,7 +55,8 @@ function orRefused(make) {
     return made;
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    $("refused").textContent = `${error.message} (What you see below was written before.)`;
+    stop();
+    $("refused").textContent = `${error.message} (The text below is the last one.)`;
     $("refused").hidden = false;
     return null;
   }
@@ -209,10 +212,12 @@ async function count(most = SAMPLES) {
   $("sample").textContent = "Cancel";
   $("verdict").textContent = "";
   $("tests").hidden = true;
+  const started = performance.now();
   while (mine.made < most && counting === mine) {
     for (const end = performance.now() + 40; performance.now() < end && mine.made < most;) mine.one();
     $("sampled").value = mine.made;
-    $("sampled-says").textContent = `${mine.made.toLocaleString("en")} texts of ${mine.length} letters`;
+    const left = Math.ceil(((performance.now() - started) / 1000 / mine.made) * (most - mine.made));
+    $("sampled-says").textContent = `${mine.made.toLocaleString("en")} texts of ${mine.length} letters${left ? `, about ${left} s left` : ""}`;
     drawCounts(mine);
     await breathe();
   }
@@ -296,7 +301,7 @@ function listenToChoices() {
     agree(id);
     $("agreed").hidden = !$("agreed").textContent;
     forgetCounts();
-    write();
+    if (write()) show();
   });
   $("live-mode").addEventListener("change", () => { setMode(true); if (!write()) choose(LIVE); });
   $("recorded-mode").addEventListener("change", () => { setMode(false); forgetCounts(); choose(Number($("trace").value)); });
