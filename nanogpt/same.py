@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.random import SeedSequence
 from torch import Tensor
 
 from nanogpt.generate import Draft, Proposer, Text, Tree
@@ -25,9 +26,10 @@ from nanogpt.tree import TREE, propose_tree
 def noise(seed: int, index: int, vocab_size: int) -> np.ndarray:
     """g (V,): a Gumbel number for each token that may stand at `index`, from seed and index alone.
 
-    PCG64 makes them, so they are the same in every decoder, on every machine.
+    PCG64 makes them, so they are the same in every decoder, on every machine. The index is a
+    spawn_key: [seed, 0] as a seed would be seed itself, whose numbers toss other coins.
     """
-    return Uniforms.generator([seed, index]).gumbel(size=vocab_size)
+    return Uniforms.generator(SeedSequence(seed, spawn_key=(index,))).gumbel(size=vocab_size)
 
 
 def scores(probs: Tensor | np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -102,16 +104,14 @@ def draft_same(
     rng: SameDice,
     more: More | None = None,
 ) -> tuple[list[int], Tensor]:
-    """What draw_chain returns; the target then draws from the same place on, with the same noise."""
+    """What draw_chain returns; the target then draws from the same place on."""
     start = rng.index
     drawn = draw_chain(draft, context, K, sampling, rng, more)
     rng.index = start
     return drawn
 
 
-def propose_same(
-    draft: Proposer, text: Text, most: int, sampling: Sampling, rng: SameDice
-) -> Tree:
+def propose_same(draft: Proposer, text: Text, most: int, sampling: Sampling, rng: SameDice) -> Tree:
     """What propose_tree returns; the target then draws from the same place on."""
     start = rng.index
     tree = propose_tree(draft, text, most, sampling, rng)
@@ -127,42 +127,42 @@ class Favourites(Proposer):
     """A tree of the likeliest paths, by the draft's own race: for SAME_TREE, with its SameDice.
 
     From no node on, the best next token or sibling is added, up to `nodes`. What a token is worth
-    is the softmax of log q + g, times what its parent is worth; siblings share the noise of their
-    place, so the k best are k draws without replacement (Kool et al. 2019, arXiv 1903.06059).
-    Raises ValueError for fewer than 1 node.
+    is the softmax of sharpness · (log q + g), times what its parent is worth. Siblings share the
+    noise of their place, so the k best of them are k draws without replacement (Kool et al. 2019,
+    arXiv 1903.06059). The sharpness fits the shipped table: the closer q is to p, the larger.
+    Raises ValueError for fewer than 1 node, or a sharpness that is not positive.
     """
 
-    def __init__(self, draft: Draft, nodes: int):
-        if nodes < 1:
-            raise ValueError(f"nodes is {nodes}; a tree has 1 at least")
-        self.draft, self.nodes, self.vocab_size = draft, nodes, draft.vocab_size
+    def __init__(self, draft: Draft, nodes: int, sharpness: float = 3.0):
+        if not (nodes >= 1 and sharpness > 0):
+            raise ValueError(
+                f"nodes is {nodes} and sharpness {sharpness}; they must be at least 1, and above 0"
+            )
+        self.draft, self.nodes, self.sharpness = draft, nodes, sharpness
+        self.vocab_size = draft.vocab_size
         self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: SameDice) -> Tree:
         """A tree at most `most` deep; q (N, V) is one-hot, for nothing judges by it."""
-        own, tokens, parents, depths = text.memory(self, self.new), [], [], []
-        waiting: list[tuple] = []  # (-worth, its parent, rank, tokens by rank, their worths)
+        own, tokens, parents = text.memory(self, self.new), [], []
+        waiting: list[tuple[float, int, int, list[int]]] = []  # (-worth, parent, token, context)
 
-        def race(parent: int, context: list[int], depth: int, worth: float) -> None:
+        def race(parent: int, context: list[int], worth: float) -> None:
+            """All tokens that may come after `context` wait to be added."""
+            depth = len(context) - len(text.tokens)
             q = sampling.of_probs(own.get_probs(context))
             came = scores(q, noise(rng.seed, rng.index + depth, self.vocab_size))
-            share = np.exp(came - came.max())
-            order = np.argsort(-share, kind="stable")
-            worths = worth * (share / share.sum())[order]
-            heapq.heappush(waiting, (-worths[0], parent, 0, context, order, worths, depth))
+            share = np.exp(self.sharpness * (came - came.max()))
+            best = (-share).argsort(kind="stable")[: self.nodes]
+            for token, part in zip(best.tolist(), share[best] / share.sum(), strict=True):
+                if part > 0 and depth < most:
+                    heapq.heappush(waiting, (-worth * part, parent, token, context))
 
-        if most > 0:
-            race(-1, text.tokens, 0, 1.0)
+        race(-1, text.tokens, 1.0)
         while waiting and len(tokens) < self.nodes:
-            value, parent, rank, context, order, worths, depth = heapq.heappop(waiting)
-            if value == 0:
-                break  # the draft cannot draw what is left
-            tokens.append(int(order[rank]))
+            value, parent, token, context = heapq.heappop(waiting)
+            tokens.append(token)
             parents.append(parent)
-            if rank + 1 < len(order):
-                nxt = (-worths[rank + 1], parent, rank + 1, context, order, worths, depth)
-                heapq.heappush(waiting, nxt)
-            if depth + 1 < most:
-                race(len(tokens) - 1, [*context, tokens[-1]], depth + 1, -value)
-        q = torch.nn.functional.one_hot(torch.tensor(tokens, dtype=torch.int64), self.vocab_size)
-        return Tree(tokens, parents, q.double())
+            race(len(tokens) - 1, [*context, token], -value)
+        q = torch.eye(self.vocab_size, dtype=torch.float64)[tokens]
+        return Tree(tokens, parents, q)
