@@ -63,7 +63,10 @@ def judge(mine: Callable) -> None:
 
 
 def judge_round(mine, guesses: list[int], drawn: list[int], p, q) -> None:
-    """One round of the judge: drawn (K+1), what the target draws at each place if asked."""
+    """One round of the judge: drawn (K+1), what the target draws at each place if asked.
+
+    Raises AssertionError with the slip.
+    """
     right = drawn[: len(list(iter_equal(guesses, drawn))) + 1]
     rng, given = Places(drawn, p.numpy()), (list(guesses), q.clone(), p.clone())
     where = f"guesses {guesses}, and the target draws {right}"
