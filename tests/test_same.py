@@ -1,0 +1,490 @@
+"""The same dice: token for token the text of plain decoding, whatever guesses; and a fair draw."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import restarts
+
+from nanogpt import checkpoint, same
+from nanogpt.cache import keep_path
+from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts import ngram
+from nanogpt.drafts.adaptive import by_entropy
+from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.drafts.lookahead import JacobiDraft
+from nanogpt.drafts.lookup import PromptLookupDraft
+from nanogpt.drafts.protocol import Proposer, lifted
+from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
+from nanogpt.fused import FusedLanguageModel
+from nanogpt.generate import Text, Tree, autoregressive_generate
+from nanogpt.measure.clock import prompts_of
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.statistics import chi_squared, chi_squared_limit, p_value
+from nanogpt.proof.toys import SelfDraft, WorstDraft, deep_toy, random_draft, toy_target
+from nanogpt.same import (
+    SAME,
+    SAME_TREE,
+    Favourites,
+    SameDice,
+    accept_same,
+    accept_same_tree,
+    noise,
+    scores,
+)
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving import server as serving
+from nanogpt.serving.batch import verify_batch
+from nanogpt.speculative import CHAIN, residual, speculative_generate
+from nanogpt.tree import commit, tree_generate
+
+FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
+TOYS = {
+    (V, window, form): make(toy_target(V, window, seed=V))
+    for V, window in ((3, 4), (7, 8))
+    for form, make in FORMS.items()
+}
+SAMPLINGS = (
+    *(Sampling(T) for T in (0.7, 1.0, 1.5)),
+    *(Sampling(1.0, top_k=2), Sampling(1.5, top_p=0.8), Sampling(0.7, top_k=3, top_p=0.9)),
+)
+PAIRS = [  # p, q
+    ([0.7, 0.3], [0.4, 0.6]),
+    ([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]),
+    ([0.6, 0.3, 0.1], [0.1, 0.3, 0.6]),
+    ([0.7, 0.2, 0.1], [0.3, 0.4, 0.3]),
+]
+
+
+def dice(seed, prompt):
+    return SameDice(seed, len(prompt))
+
+
+def decoders(target, prompt, K):
+    """{name: decode(prompt, n, sampling, rng, stop)}: chains, trees and lists, drawn and not."""
+    V, n_prompt = target.config.vocab_size, min(len(prompt), target.config.block_size)
+    table = random_draft(V)
+    chains = {
+        "table": table,
+        "itself": SelfDraft(target, n_prompt),
+        "worst": WorstDraft(target, n_prompt),
+        "lookup": PromptLookupDraft(V),
+    }
+    trees = {
+        "with": Grown(table, [2, 2], "with"),
+        "without": Grown(table, [2, 1, 2], "without"),
+        "fixed": Grown(table, [2, 2], "fixed"),
+        "favourites": Favourites(table, 6),
+        "jacobi": JacobiDraft(V, K),
+        "lifted": lifted(table, K),
+    }
+
+    def chain(draft, **how):
+        return lambda prompt, n, sampling, rng, stop: speculative_generate(
+            target, draft, prompt, n, K, sampling, rng, stop, steps=SAME, **how
+        )
+
+    def tree(draft):
+        return lambda prompt, n, sampling, rng, stop: tree_generate(
+            target, draft, prompt, n, sampling, rng, stop, steps=SAME_TREE
+        )
+
+    found = {name: chain(draft) for name, draft in chains.items()}
+    found["adaptive"] = chain(table, policy=by_entropy(1.0))
+    return found | {name: tree(draft) for name, draft in trees.items()}
+
+
+NAMES = list(decoders(TOYS[3, 4, "fused"], [0], 2))
+
+
+def random_case(seed):
+    """A target, and a request: prompts longer than the window as well, and stop tokens."""
+    generator = np.random.default_rng(seed)
+    (V, window, _), target = list(TOYS.items())[seed % len(TOYS)]
+    prompt = generator.integers(V, size=generator.integers(1, 2 * window)).tolist()
+    n, K = int(generator.integers(1, 3 * window)), int(generator.integers(1, window + 2))
+    stop = int(generator.integers(V)) if seed % 3 == 0 else None
+    sampling = SAMPLINGS[generator.integers(len(SAMPLINGS))]
+    return target, K, (prompt, n, sampling), stop
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_2000_texts_are_token_for_token_those_of_plain_decoding(part):
+    """Eleven decoders in turn, both forms of the target, all in float64."""
+    over, accepted = 0, Counter()
+    for seed in range(500 * part, 500 * part + 500):
+        target, K, (prompt, n, sampling), stop = random_case(seed)
+        own = autoregressive_generate(target, prompt, n, sampling, dice(seed, prompt), stop)
+        name = NAMES[seed % len(NAMES)]
+        decode = decoders(target, prompt, K)[name]
+        made = decode(prompt, n, sampling, dice(seed, prompt), stop)
+        assert made.tokens == own.tokens, f"{name}, seed {seed}: {made.tokens}, not {own.tokens}"
+        over += restarts(own) > 0
+        accepted[name] += sum(r.n_accepted for r in made.rounds)
+    assert over > 100, "few texts pass the window"
+    assert accepted["itself"] > accepted["table"] > accepted["worst"]
+
+
+def test_another_seed_is_another_text_and_another_index_as_well():
+    target, prompt = TOYS[7, 8, "fused"], [1, 2, 3]
+    texts = {
+        tuple(autoregressive_generate(target, prompt, 20, rng=SameDice(seed, index)).tokens)
+        for seed, index in itertools.product(range(4), (3, 4))
+    }
+    assert len(texts) == 8
+
+
+def test_a_draft_that_is_the_target_is_always_right():
+    for prompt, seed in (([0, 1], 0), ([2] * 6, 1)):
+        target = TOYS[7, 8, "per-head"]
+        draft = SelfDraft(target, len(prompt[-8:]))
+        made = speculative_generate(
+            target, draft, prompt, 30, 4, rng=dice(seed, prompt), steps=SAME
+        )
+        assert made.alpha == 1
+
+
+def test_a_text_that_is_cut_short_goes_on_elsewhere_as_it_would_have():
+    """Its tokens are the new prompt: index and window are where they were, within the window."""
+    target, prompt = TOYS[7, 8, "fused"], [3, 1]
+    whole = autoregressive_generate(target, prompt, 6, rng=dice(5, prompt)).tokens
+    longer = [*prompt, *whole[:3]]
+    assert autoregressive_generate(target, longer, 3, rng=dice(5, longer)).tokens == whole[3:]
+
+
+# ---- The shipped drafts, a batch, a server
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The fused target, three prompts, and the tokens that drafts are counted from."""
+    target, tokenizer = checkpoint.load()
+    tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
+    return FusedLanguageModel(target), prompts_of(held_out, 3), tokens
+
+
+def assert_one_text(own, made, prompt, seed):
+    """One text; in float32, it may part at a tie of the two that came furthest, as at T = 0."""
+    pairs = enumerate(zip(own.tokens, made.tokens, strict=True))
+    at = next((i for i, (a, b) in pairs if a != b), None)
+    if at is not None:
+        p = own.rounds[at].target_probs[0]
+        best = np.sort(scores(p, noise(seed, len(prompt) + at, len(p))))[-2:]
+        assert best[1] - best[0] < 1e-4, f"they part at token {at}, which is no tie: {best}"
+
+
+@pytest.mark.parametrize("name", [*DRAFTS, *BEST_PROPOSED])
+def test_every_shipped_draft_gives_the_text_of_plain_decoding(name, shipped):
+    target, prompts, tokens = shipped
+    K = (BEST | BEST_PROPOSED)[name]
+    if name in DRAFTS:
+        draft = DRAFTS[name](tokens, target.config.vocab_size)
+    else:
+        draft = proposer(name, target, ngram.load(), K)
+        target = draft.target or target
+    for seed, prompt in enumerate(prompts):
+        own = autoregressive_generate(target, prompt, 40, rng=dice(seed, prompt))
+        if isinstance(draft, Proposer):
+            rng = dice(seed, prompt)
+            made = tree_generate(target, draft, prompt, 40, rng=rng, steps=SAME_TREE)
+        else:
+            rng = dice(seed, prompt)
+            made = speculative_generate(target, draft, prompt, 40, K, rng=rng, steps=SAME)
+        assert_one_text(own, made, prompt, seed)
+        assert made.target_passes <= own.target_passes
+
+
+def test_a_draft_of_the_targets_own_blocks_gives_the_text_too():
+    target, head = deep_toy()
+    draft = EarlyExitDraft(target, 1, head, 3)
+    for seed in range(20):
+        own = autoregressive_generate(target, [0, 1], 20, rng=SameDice(seed, 2))
+        made = tree_generate(target, draft, [0, 1], 20, rng=SameDice(seed, 2), steps=SAME_TREE)
+        assert made.tokens == own.tokens
+
+
+def batch_round(target, seats):
+    """A round of a batch by the same dice: batch_round's, with two steps in others' place."""
+    for seat in seats:
+        seat["text"].restart_if_full()
+    trees = [
+        SAME_TREE.draft(s["draft"], s["text"], s["text"].room, s["sampling"], s["rng"])
+        for s in seats
+    ]
+    texts, samplings = ([seat[key] for seat in seats] for key in ("text", "sampling"))
+    verified = verify_batch(target, texts, trees, samplings)
+    for seat, tree, (p, _, new_kvs) in zip(seats, trees, verified, strict=True):
+        path, token = SAME_TREE.accept(tree, p, seat["rng"])
+        past_kvs = keep_path(new_kvs, path, seat["text"].position)
+        commit(seat["text"], tree, p, path, token, past_kvs)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_row_of_a_batch_is_the_plain_text_of_its_own_dice(form):
+    target, table = form(toy_target(7, 8, seed=7)), random_draft(7)
+    prompts = [[1], [2, 3, 4], [5] * 11, [6, 0]]
+    drafts = [lifted(table, 3), Favourites(table, 5), Grown(table, [2, 2]), lifted(table, 1)]
+    seats = [
+        {
+            "text": Text(target, prompt, 20),
+            "draft": draft,
+            "sampling": Sampling(T),
+            "rng": dice(b, prompt),
+        }
+        for b, (prompt, draft, T) in enumerate(
+            zip(prompts, drafts, (0.7, 1.0, 1.5, 1.0), strict=True)
+        )
+    ]
+    while running := [seat for seat in seats if not seat["text"].done]:
+        batch_round(target, running)
+    for b, seat in enumerate(seats):
+        rng = dice(b, prompts[b])
+        own = autoregressive_generate(target, prompts[b], 20, seat["sampling"], rng)
+        assert seat["text"].generation().tokens == own.tokens
+
+
+class Rewound(Proposer):
+    """A proposer after which its dice stand where they stood: the draft step of SAME_TREE."""
+
+    def __init__(self, draft):
+        self.draft, self.vocab_size = draft, draft.vocab_size
+
+    def propose(self, text, most, sampling, rng):
+        return SAME_TREE.draft(self.draft, text, most, sampling, rng)
+
+
+def test_a_server_that_preempts_writes_the_plain_text_of_each_requests_dice(monkeypatch):
+    """The rule is put in the server's place for it: the server has no argument for rules."""
+    monkeypatch.setattr(serving, "accept_tree", accept_same_tree)
+    target = TOYS[7, 8, "fused"]
+    server = serving.Server(target, Rewound(lifted(random_draft(7), 3)), rows=3, capacity=20)
+    prompts = [[i % 7] * (1 + 3 * i) for i in range(4)]
+    ids = [server.submit(prompt, 20, rng=dice(seed, prompt)) for seed, prompt in enumerate(prompts)]
+    requests, done = list(server.queue.by_id.values()), {}
+    while server.requests or server.finished:
+        done |= server.step()
+    assert sum(request.preempted for request in requests) > 0
+    for seed, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        assert (
+            done[id].tokens
+            == autoregressive_generate(target, prompt, 20, rng=dice(seed, prompt)).tokens
+        )
+
+
+# ---- A fair draw
+
+
+def test_the_noise_of_a_place_is_the_same_everywhere_and_independent_of_its_neighbours():
+    known = [noise(7, 0, 2), noise(7, 1, 2)]
+    first = [-0.46925, 2.90854, 0.42305, 2.79054]
+    assert np.allclose(np.concatenate(known), first, rtol=0, atol=1e-3)
+    assert np.array_equal(noise(7, 0, 5)[:2], known[0])  # of the vocabulary's size, too
+    others = np.random.default_rng(7), np.random.default_rng([7, 1])  # coins; 7 + (1 << 32)
+    for place, other in zip(known, others, strict=True):
+        assert not np.allclose(place, other.gumbel(size=2), rtol=0, atol=1e-3)
+    assert not np.allclose(noise(7 + (1 << 32), 0, 2), known[1], rtol=0, atol=1e-3)
+    many = np.array([noise(3, i, 2) for i in range(4000)])
+    assert abs(many.mean() - 0.5772) < 0.06  # Euler's constant; 4 standard errors
+    correlations = np.corrcoef(np.concatenate([many[1:], many[:-1]], axis=1).T)
+    assert abs(correlations - np.eye(4)).max() < 4 / 4000**0.5
+
+
+def joint_of(decode, n_texts):
+    """How often each text came, over the seeds 0, 1, …"""
+    return Counter(tuple(decode(seed).tokens) for seed in range(n_texts))
+
+
+def exact_texts(target, prompt, n):
+    """{text: probability} of the target's own texts, by enumeration, over its restarts."""
+    return enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, prompt, n, rng=rng).tokens)
+    )
+
+
+N_TEXTS = 2000
+
+
+def test_texts_by_the_same_dice_come_as_often_as_the_target_says():
+    """Joint counts of five tokens over a restart: not a token alone, but how they go together."""
+    target, prompt = toy_target(2, 4, seed=1), [0, 1, 1]
+    exact = exact_texts(target, prompt, 5)
+    counts = joint_of(
+        lambda seed: autoregressive_generate(target, prompt, 5, rng=dice(seed, prompt)), N_TEXTS
+    )
+    statistic, freedom = chi_squared(counts, exact, N_TEXTS)
+    assert statistic < chi_squared_limit(freedom), p_value(statistic, freedom)
+
+
+def test_an_index_that_counts_within_the_window_repeats_its_noise_and_counts_tell():
+    """Both decoders make the mistake alike, so their texts agree: only the counts see it."""
+    target, prompt, window = toy_target(2, 4, seed=1), [0, 1, 1], 4
+
+    class InTheWindow(SameDice):
+        def categorical(self, probs, cdf=None):
+            index, self.index = self.index, self.index % (window // 2)
+            token = super().categorical(probs, cdf)
+            self.index = index + 1
+            return token
+
+    def plain(seed):
+        return autoregressive_generate(target, prompt, 5, rng=InTheWindow(seed, len(prompt)))
+
+    def drafted(seed):
+        rng = InTheWindow(seed, len(prompt))
+        return speculative_generate(target, random_draft(2), prompt, 5, 3, rng=rng, steps=SAME)
+
+    assert all(plain(seed).tokens == drafted(seed).tokens for seed in range(50))
+    exact = exact_texts(target, prompt, 5)
+    statistic, freedom = chi_squared(joint_of(plain, N_TEXTS), exact, N_TEXTS)
+    assert statistic > 2 * chi_squared_limit(freedom)
+
+
+def test_the_rule_is_exact_with_independent_draws_too_by_enumeration():
+    """Accept if equal, without any shared noise: no bias, and only Σ p q is accepted."""
+    target, draft, prompt = toy_target(2, 8, seed=2), random_draft(2), [0, 1]
+    exact = exact_texts(target, prompt, 3)
+    chain = replace(CHAIN, accept=accept_same)
+    made = enumerate_outcomes(
+        lambda rng: tuple(
+            speculative_generate(target, draft, prompt, 3, 2, rng=rng, steps=chain).tokens
+        )
+    )
+    assert total_variation(made, exact) < 1e-12
+    grown = Grown(draft, [2, 1], "without")
+
+    def of_tree(rng):
+        rng.index = 0  # for the step that rewinds it: an enumeration draws anew every time
+        return tuple(tree_generate(target, grown, prompt, 3, rng=rng, steps=SAME_TREE).tokens)
+
+    assert total_variation(enumerate_outcomes(of_tree), exact) < 1e-12
+
+
+# ---- How often the two agree
+
+
+def agreement(p, q):
+    """The chance that both races have one winner: Σ_x 1 / Σ_y max(p_y / p_x, q_y / q_x)."""
+    p, q = np.asarray(p), np.asarray(q)
+    both = [x for x in range(len(p)) if p[x] > 0 and q[x] > 0]
+    return sum(1 / np.maximum(p / p[x], q / q[x]).sum() for x in both)
+
+
+@pytest.mark.parametrize("p, q", PAIRS)
+def test_draft_and_target_agree_as_often_as_the_formula_says(p, q):
+    n = 400_000
+    g = np.random.default_rng(0).gumbel(size=(n, len(p)))
+    seen = ((np.log(p) + g).argmax(-1) == (np.log(q) + g).argmax(-1)).mean()
+    exact = agreement(p, q)
+    assert abs(seen - exact) < 4 * (exact * (1 - exact) / n) ** 0.5
+
+
+def test_they_agree_at_least_as_often_as_the_bound_and_no_oftener_than_the_overlap():
+    generator = np.random.default_rng(1)
+    for V in (2, 3, 10, 65):
+        for p, q in generator.dirichlet(np.full(V, 0.4), (200, 2)):
+            apart = abs(p - q).sum() / 2
+            assert (1 - apart) / (1 + apart) - 1e-9 <= agreement(p, q) <= 1 - apart + 1e-9
+            if V == 2:
+                assert abs(agreement(p, q) - (1 - apart)) < 1e-9
+
+
+def test_the_dice_agree_as_the_formula_says():
+    """SameDice's own noise, place by place: what the loops draw by."""
+    (p, q), n = PAIRS[3], 4000
+    agreed = 0
+    for index in range(n):
+        first = SameDice(0, index).categorical(np.array(q))
+        agreed += first == SameDice(0, index).categorical(np.array(p))
+    exact = agreement(p, q)
+    assert abs(agreed / n - exact) < 4 * (exact * (1 - exact) / n) ** 0.5
+
+
+def test_siblings_are_draws_without_replacement_and_one_more_never_hurts():
+    """Grown's second sibling at one place is the race's second: q without the first, renormalised.
+
+    Favourites' siblings are those that came furthest.
+    """
+    q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    for index in range(200):
+        order = (-scores(q, noise(0, index, 3))).argsort().tolist()
+        first = SameDice(0, index).categorical(q)
+        left = q.clone()
+        left[first] = 0
+        second = SameDice(0, index).categorical(left / left.sum())
+        assert [first, second] == order[:2]
+
+
+def test_favourites_make_the_best_tree_of_so_many_nodes():
+    target, table = toy_target(3, 8), random_draft(3)
+    for seed in range(20):
+        text, rng = Text(target, [0, 2], 6), SameDice(seed, 2)
+        tree = Favourites(table, 5).propose(text, 3, Sampling(), rng)
+        worths = path_worths(table, [0, 2], 3, rng)
+        paths = []
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        assert paths == sorted(worths, key=worths.get, reverse=True)[:5]
+
+
+def path_worths(table, context, depth, rng, sharpness=3.0):
+    """{path: worth} of all paths of up to `depth` tokens, one by one."""
+    found = {(): 1.0}
+    for n in range(1, depth + 1):
+        for path in itertools.product(range(3), repeat=n):
+            q = table.get_probs([*context, *path[:-1]])
+            share = np.exp(sharpness * scores(q, noise(rng.seed, rng.index + n - 1, 3)))
+            found[path] = found[path[:-1]] * share[path[-1]] / share.sum()
+    return {path: worth for path, worth in found.items() if path}
+
+
+# ---- Bugs, and bad input
+
+
+def test_noise_that_drew_the_guess_may_not_draw_its_replacement():
+    """The p/q rule, and the residual raced by the guess's own noise (vllm#47386, #54282)."""
+    p, q = (np.array(row) for row in ([0.4, 0.4, 0.2], [0.1, 0.2, 0.7]))
+
+    def token(seed, shared):
+        g, rng = noise(seed, 0, 3), RandomSource(seed)
+        guess = int(scores(q, g).argmax())
+        if rng.bernoulli(min(1.0, p[guess] / q[guess])):
+            return guess
+        again = g if shared else noise(seed, 1, 3)
+        return int(scores(residual(p, q), again).argmax())
+
+    off, n = {}, 20_000
+    for shared in (False, True):
+        counts = Counter(token(seed, shared) for seed in range(n))
+        off[shared] = chi_squared(counts, dict(enumerate(p)), n)[0]
+    assert off[False] < chi_squared_limit(2)
+    assert off[True] > 3 * chi_squared_limit(2)
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: SameDice(-1, 0), "seed is -1"),
+        (lambda: SameDice(0, -1), "index is -1"),
+        (lambda: SameDice(0, 1.5), "index is 1.5"),
+        (lambda: SameDice(0, 0).categorical(np.array([0.5, 0.4])), "sum to 1"),
+        (lambda: Favourites(random_draft(3), 0), "nodes is 0"),
+        (lambda: Favourites(random_draft(3), 2, 0.0), "sharpness 0.0"),
+        (lambda: accept_same([0], torch.ones(1, 2), torch.ones(2, 2), RandomSource(0)), "sum to"),
+        (
+            lambda: accept_same_tree(Tree.empty(2), torch.ones(1, 2), RandomSource(0)),
+            "sum to 1",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_the_same_dice_are_the_loops_of_chapters_07_and_16_with_two_other_steps():
+    assert (SAME.verify, SAME.trim) == (CHAIN.verify, CHAIN.trim)
+    assert SAME.draft is same.draft_same and SAME.accept is accept_same
