@@ -7,11 +7,13 @@ BIN := .venv/bin
 # Arguments for JupyterLab. No browser is opened where there is no screen; the URL is printed anyway.
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
+# The reader's own copy of the chapters, if there is one.
+CHAPTERS_IN := $(if $(wildcard my_notebooks/00_start_here.ipynb),my_notebooks,notebooks)
 
 .PHONY: lab test test-all demo bench notebooks minutes book browser check lint
 lab: .venv/installed
 	$(BIN)/nanogpt data
-	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/$(CHAPTERS_IN)/00_start_here.ipynb
 
 test: .venv/installed
 	$(BIN)/python -m pytest

@@ -500,6 +500,22 @@ def test_what_is_next(tmp_path, capsys):
     assert f"Next: {TURN}, 5 min, in chapter 05 · A toy, 20 min." in lines
 
 
+def test_a_refused_answer_comes_first_and_then_what_is_open_from_here_on(tmp_path, capsys):
+    """Whoever skipped a chapter is not sent back to it before the rest is done."""
+    wrong, path = RIGHT.replace("2", "3"), tmp_path / "05_toy.ipynb"
+
+    def next_of(*answers):
+        for number, answer in reversed([*enumerate(answers, start=5)]):
+            write(tmp_path, answer)
+            chapter = path.read_text(encoding="utf-8").replace("05 ·", f"{number:02} ·")
+            (tmp_path / f"{number:02}_toy.ipynb").write_text(chapter, encoding="utf-8")
+        return next(x for x in said(["--notebooks", tmp_path], capsys) if x.startswith("Next"))
+
+    assert ", in chapter 06 " in next_of(STUB, wrong, STUB)
+    assert ", in chapter 07 " in next_of(STUB, RIGHT, STUB)
+    assert ", in chapter 05 " in next_of(STUB, RIGHT, RIGHT)
+
+
 def test_one_chapter_in_detail(tmp_path, capsys):
     predictions = ["my_guess = None  # such as 1", "my_guess = 3  # such as 5\nsteps = 1"]
     write(tmp_path, RIGHT.replace("2", "3"), after=predictions)

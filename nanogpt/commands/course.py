@@ -160,12 +160,17 @@ def total(found: Sequence[Standing]) -> str:
 
 
 def step(found: Sequence[Standing], where: str = "") -> str:
-    """What to do next, in a sentence; where: the option that says where the notebooks are."""
-    for i, standing in enumerate(found):
-        chapter, ahead = standing.chapter, i > reached(found)
+    """What to do next, in a sentence; where: the option that says where the notebooks are.
+
+    What was refused; or else what is open where the reader is, or further on; or else before that.
+    """
+    here = max(reached(found), 0)
+    refused = [s for s in found if any(v.state == REFUSED for _, v in s.waiting)]
+    for standing in [*refused, *found[here:], *found[:here]]:
+        chapter, ahead = standing.chapter, not any(s.begun for s in found[found.index(standing) :])
         name = f"chapter {chapter.number} · {chapter.title}"
         name += f", {hours(chapter.minutes)}" * ahead
-        for exercise, verdict in standing.waiting:
+        for exercise, verdict in sorted(standing.waiting, key=lambda x: x[1].state != REFUSED):
             task = f"Next: {exercise.heading}, {exercise.minutes} min, in {name}"
             why = f"; `nanogpt course {chapter.number}{where}` says why it has not passed"
             return f"{task}{why * (verdict.state != OPEN)}."
