@@ -372,11 +372,13 @@ def test_a_control_that_passes_says_that_the_samples_are_too_few(
     assert audit.verdicts(report)[1:] == [
         "control, bug 8, K = 4: refused, token 6",
         "control, bug 1, K = 4: NOT SEEN: take more samples",
+        "no verdict: with so few samples, a bug that is there was not seen, either",
     ]
     monkeypatch.setattr(audit, "audited", lambda given: report)
     assert audit.main(["nanogpt"]) == 2
     report.controls[1].refusal = "token 2"
     assert audit.main(["nanogpt"]) == 0
+    assert not any("no verdict" in said for said in audit.verdicts(report))
     report.rows[0].refusal = "token 1"
     assert audit.main(["nanogpt"]) == 1
     assert "WRONG, token 1" in capsys.readouterr().out

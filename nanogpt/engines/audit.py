@@ -502,7 +502,7 @@ def places_table(rows: Sequence[Row]) -> list[str]:
 
 
 def verdicts(report: Report) -> list[str]:
-    """One sentence for each mode."""
+    """A sentence for each mode and control, and one where the controls make them worthless."""
     found = []
     for row in report.rows:
         tokens = "1 greedy token" if row.ties == 1 else f"{row.ties} greedy tokens"
@@ -511,6 +511,8 @@ def verdicts(report: Report) -> list[str]:
     for row in report.controls:
         said = f"refused, {row.refusal}" if row.refusal else "NOT SEEN: take more samples"
         found.append(f"control, {row.name}: {said}")
+    if report.right and report.blind:
+        found.append("no verdict: with so few samples, a bug that is there was not seen, either")
     return found
 
 
