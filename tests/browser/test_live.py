@@ -603,6 +603,9 @@ def test_it_fits_any_width_in_the_dark_and_in_the_light(open_page, width, scheme
         page.evaluate("s => player.go(3, s)", step)
         scroll, inner = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert scroll <= inner, f"step {step}: the page scrolls sideways"
+    page.locator("#recorded-mode").check()
+    right = "document.getElementById('trace').getBoundingClientRect().right <= innerWidth"
+    assert page.evaluate(right), "the list of recordings is cut off"
     paper, ink = page.evaluate(
         "['background-color', 'color'].map(x => getComputedStyle(document.body)[x])"
     )
