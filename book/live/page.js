@@ -340,7 +340,7 @@ async function main() {
   show();
 }
 
-window.live = { models, write, count, settings, passTimes, ready: null, get state() { return player.state; } };
+window.live = { models, write, count, passTimes, ready: null, get state() { return player.state; } };
 main().catch((error) => {
   $("loading").hidden = false;
   $("loading").textContent = `The page cannot run here (${error.message}). It needs Chrome 111, Firefox 113 or Safari 16.4, or newer.`;
