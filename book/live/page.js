@@ -99,8 +99,9 @@ function agree(changed) {
 const FIELDS = ["prompt", "draft", "K", "temperature", "bug", "rule", "seed", "length"];
 function keepInAddress() {
   const changed = FIELDS.filter((id) => $(id).value !== defaults[id]).map((id) => [id, $(id).value]);
+  const plain = location.href.split("#")[0];
   try {
-    history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
+    history.replaceState(null, "", changed.length ? `${plain}#${new URLSearchParams(changed)}` : plain);
   } catch { /* a page in a frame may not */ }
 }
 function takeFromAddress() {
