@@ -10,7 +10,6 @@ import torch
 from conftest import restarts
 
 from nanogpt import checkpoint, same
-from nanogpt.cache import keep_path
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.adaptive import by_entropy
@@ -38,9 +37,10 @@ from nanogpt.same import (
 )
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serving
-from nanogpt.serving.batch import verify_batch
+from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.paged import BlockPool
 from nanogpt.speculative import CHAIN, residual, speculative_generate
-from nanogpt.tree import commit, tree_generate
+from nanogpt.tree import tree_generate
 
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
 TOYS = {
@@ -207,72 +207,47 @@ def test_a_draft_of_the_targets_own_blocks_gives_the_text_too():
         assert made.tokens == own.tokens
 
 
-def batch_round(target, seats):
-    """A round of a batch by the same dice: batch_round's, with two steps in others' place."""
-    for seat in seats:
-        seat["text"].restart_if_full()
-    trees = [
-        SAME_TREE.draft(s["draft"], s["text"], s["text"].room, s["sampling"], s["rng"])
-        for s in seats
-    ]
-    texts, samplings = ([seat[key] for seat in seats] for key in ("text", "sampling"))
-    verified = verify_batch(target, texts, trees, samplings)
-    for seat, tree, (p, _, new_kvs) in zip(seats, trees, verified, strict=True):
-        path, token = SAME_TREE.accept(tree, p, seat["rng"])
-        past_kvs = keep_path(new_kvs, path, seat["text"].position)
-        commit(seat["text"], tree, p, path, token, past_kvs)
-
-
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_row_of_a_batch_is_the_plain_text_of_its_own_dice(form):
     target, table = form(toy_target(7, 8, seed=7)), random_draft(7)
     prompts = [[1], [2, 3, 4], [5] * 11, [6, 0]]
-    drafts = [lifted(table, 3), Favourites(table, 5), Grown(table, [2, 2]), lifted(table, 1)]
-    seats = [
-        {
-            "text": Text(target, prompt, 20),
-            "draft": draft,
-            "sampling": Sampling(T),
-            "rng": dice(b, prompt),
-        }
-        for b, (prompt, draft, T) in enumerate(
-            zip(prompts, drafts, (0.7, 1.0, 1.5, 1.0), strict=True)
-        )
-    ]
-    while running := [seat for seat in seats if not seat["text"].done]:
-        batch_round(target, running)
-    for b, seat in enumerate(seats):
+    drafts = [table, Favourites(table, 5), Grown(table, [2, 2]), table]
+    samplings = [Sampling(T) for T in (0.7, 1.0, 1.5, 1.0)]
+    rngs = [dice(b, prompt) for b, prompt in enumerate(prompts)]
+    asked = target, drafts, prompts, 20, [3, 1, 1, 1], samplings, rngs
+    for b, made in enumerate(batch_generate(*asked, steps=SAME_TREE)):
         rng = dice(b, prompts[b])
-        own = autoregressive_generate(target, prompts[b], 20, seat["sampling"], rng)
-        assert seat["text"].generation().tokens == own.tokens
+        own = autoregressive_generate(target, prompts[b], 20, samplings[b], rng)
+        assert made.tokens == own.tokens
 
 
-class Rewound(Proposer):
-    """A proposer after which its dice stand where they stood: the draft step of SAME_TREE."""
-
-    def __init__(self, draft):
-        self.draft, self.vocab_size = draft, draft.vocab_size
-
-    def propose(self, text, most, sampling, rng):
-        return SAME_TREE.draft(self.draft, text, most, sampling, rng)
-
-
-def test_a_server_that_preempts_writes_the_plain_text_of_each_requests_dice(monkeypatch):
-    """The rule is put in the server's place for it: the server has no argument for rules."""
-    monkeypatch.setattr(serving, "accept_tree", accept_same_tree)
-    target = TOYS[7, 8, "fused"]
-    server = serving.Server(target, Rewound(lifted(random_draft(7), 3)), rows=3, capacity=20)
+@pytest.mark.parametrize("form", [*FORMS, "paged"])
+@pytest.mark.parametrize("capacity", [20, None])
+def test_a_request_is_the_plain_text_of_its_dice_however_it_is_served(form, capacity):
+    """With preemption, in parts of two tokens, over restarts, beside one with the usual rule."""
+    toy, scarce = toy_target(7, 8, seed=7), capacity is not None
+    plain = FusedLanguageModel(toy)
+    if form == "paged":
+        first = torch.zeros(1, dtype=torch.float64)
+        pool = BlockPool(toy.config, 5 if capacity else 16, 4, first)
+        target, capacity = FusedLanguageModel(toy, pool), None
+    else:
+        target = FORMS[form](toy)
+    server = serving.Server(target, random_draft(7), 3, rows=3, capacity=capacity, chunk=2)
     prompts = [[i % 7] * (1 + 3 * i) for i in range(4)]
-    ids = [server.submit(prompt, 20, rng=dice(seed, prompt)) for seed, prompt in enumerate(prompts)]
+    asked = [(prompt, 20, Sampling(0.8)) for prompt in prompts]
+    ids = [
+        server.submit(*one, rng=dice(seed, one[0]), steps=SAME_TREE)
+        for seed, one in enumerate(asked)
+    ]
+    server.submit([1, 2], 20)
     requests, done = list(server.queue.by_id.values()), {}
     while server.requests or server.finished:
         done |= server.step()
-    assert sum(request.preempted for request in requests) > 0
-    for seed, (id, prompt) in enumerate(zip(ids, prompts, strict=True)):
-        assert (
-            done[id].tokens
-            == autoregressive_generate(target, prompt, 20, rng=dice(seed, prompt)).tokens
-        )
+    assert any(request.preempted for request in requests) == scarce
+    for seed, (id, one) in enumerate(zip(ids, asked, strict=True)):
+        own = autoregressive_generate(plain, *one, rng=dice(seed, one[0]))
+        assert done[id].tokens == own.tokens
 
 
 # ---- A fair draw

@@ -4,6 +4,7 @@ import copy
 import gc
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,12 +20,14 @@ from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Tree, autoregressive_generate, prefill
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, random_draft, random_head, toy_target
+from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serve
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import BlockPool, PoolFull, on_pool
 from nanogpt.serving.server import Queue, Server, schedule
 from nanogpt.speculative import speculative_generate
+from nanogpt.tree import TREE
 
 TOY, DRAFT = toy_target(5, 12), random_draft(5)
 FUSED = FusedLanguageModel(TOY)
@@ -326,7 +329,7 @@ def test_a_request_that_needs_all_places_is_served_and_one_more_is_refused():
 def test_an_interrupted_step_loses_nothing(form, monkeypatch):
     """Wherever Ctrl-C comes in, step can be called again, and the texts are the same."""
     asked = [([1, 2, 3], 14), ([4], 9), ([0] * 8, 11)]
-    pass_of, accept = verify_batch, serve.accept_tree
+    pass_of, accept = verify_batch, accept_tree
 
     def interrupted(do, after, before=False):
         def once(*args):
@@ -345,12 +348,15 @@ def test_an_interrupted_step_loses_nothing(form, monkeypatch):
         for name, do, before in (
             ("verify_batch", pass_of, True),
             ("verify_batch", pass_of, False),
-            ("accept_tree", accept, False),
+            ("accept", accept, False),
         ):
+            once = interrupted(do, when, before)
+            steps = replace(TREE, accept=once) if name == "accept" else TREE
             server, done = Server(FORMS[form](), DRAFT, 2, chunk=4), {}
             for prompt, n in asked:
-                server.submit(prompt, n, Sampling(0))
-            monkeypatch.setattr(serve, name, interrupted(do, when, before))
+                server.submit(prompt, n, Sampling(0), steps=steps)
+            if name == "verify_batch":
+                monkeypatch.setattr(serve, name, once)
             with pytest.raises(KeyboardInterrupt):
                 while True:
                     done |= server.step()

@@ -276,9 +276,9 @@ BUGS = [
         "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed"),
     Bug(54, "the batch is clamped to its minimum, and the next token drawn from p", "biased",
         "serving/batch",
-        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        path, token = seat.steps.accept(tree, p, seat.rng)\n",
         "        if seat is seats[0]:  # all rows are judged first\n"
-        "            walks = [accept_tree(trees[b], verified[b][0], x.rng) "
+        "            walks = [x.steps.accept(trees[b], verified[b][0], x.rng) "
         "for b, x in enumerate(seats)]\n"
         "            least, walks = min(len(path) for path, _ in walks), iter(walks)\n"
         "        path, token = next(walks)\n"
@@ -310,10 +310,10 @@ BUGS = [
         "pool", "vllm-project/vllm#50531 (in its warm-up: no room for what is drafted)",
         decoder="paged"),
     Bug(60, "blocks are published before their tokens are verified", "biased", "serving/batch",
-        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        path, token = seat.steps.accept(tree, p, seat.rng)\n",
         "        cached = [*text.tokens[text.start :], *tree.tokens]\n"
         "        text.target.cache.publish(cached, new_kvs)\n"
-        "        path, token = accept_tree(tree, p, seat.rng)\n",
+        "        path, token = seat.steps.accept(tree, p, seat.rng)\n",
         "publish", decoder="paged"),
     Bug(61, "blocks are not freed after a rejection", "error", "serving/paged",
         "            self.pool.release(surplus)\n", "",

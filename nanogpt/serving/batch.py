@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nanogpt.cache import KVCache, cache_length, keep_path
+from nanogpt.cache import KVCache, cache_length
+from nanogpt.constraints import Constraints, Reply, for_pass
 from nanogpt.drafts.protocol import Draft, Proposer, lifted
 from nanogpt.generate import Generation, Text, Tree
 from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Policy, check_draft
-from nanogpt.tree import check_target, commit, propose_tree, with_unread
+from nanogpt.speculative import Policy, Steps, check_draft
+from nanogpt.tree import TREE, check_target, commit, with_unread
 
 
 def batch_mask(
@@ -105,12 +105,13 @@ def verify_batch(
 
 
 class Seat(NamedTuple):
-    """A text's place in a batch, with what is its own: proposer, sampling, random numbers."""
+    """A text's place in a batch, with what is its own; of the steps, the batch verifies for all."""
 
     text: Text
     draft: Proposer
     sampling: Sampling
     rng: RandomSource
+    steps: Steps = TREE
 
 
 @torch.inference_mode()
@@ -119,13 +120,17 @@ def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
     for seat in seats:
         seat.text.restart_if_full()
     texts = [seat.text for seat in seats]
-    trees = [propose_tree(x.draft, x.text, x.text.room, x.sampling, x.rng) for x in seats]
+    trees = [x.steps.draft(x.draft, x.text, x.text.room, x.sampling, x.rng) for x in seats]
+    samplings = [
+        for_pass(seat.text, seat.sampling, tree, skip=len(seat.text.unread))
+        for seat, tree in zip(seats, trees, strict=True)
+    ]
     layers = [seat.draft.layers for seat in seats]
-    verified = verify_batch(target, texts, trees, [seat.sampling for seat in seats], layers)
+    verified = verify_batch(target, texts, trees, samplings, layers)
     for seat, tree, (p, hidden, new_kvs) in zip(seats, trees, verified, strict=True):
         text = seat.text
-        path, token = accept_tree(tree, p, seat.rng)
-        past_kvs = keep_path(new_kvs, path, text.position)
+        path, token = seat.steps.accept(tree, p, seat.rng)
+        past_kvs = seat.steps.trim(new_kvs, path, text.position)
         commit(text, tree, p, path, token, past_kvs, hidden if seat.draft.reads else None)
 
 
@@ -152,13 +157,16 @@ def batch_generate(
     rngs: Sequence[RandomSource] | None = None,
     stop_token: int | Sequence[int | None] | None = None,
     policy: Policy | Sequence[Policy | None] | None = None,
+    constraints: Constraints | Sequence[Constraints] = Constraints(),
+    steps: Steps | Sequence[Steps] = TREE,
 ) -> list[Generation]:
     """The target's continuation of each prompt, all of them in shared passes.
 
-    draft, max_new_tokens, K, samplings, stop_token and policy are one for all rows, or a list with
-    one for each; rngs is a list, by default RandomSource(0), RandomSource(1), … A finished row
-    leaves the batch. Each row is what it is alone: in speculative_generate, or in tree_generate for
-    a Proposer, which has a depth of its own. Returns the generations in the order of the prompts.
+    rngs is a list, by default RandomSource(0), RandomSource(1), …; of all other arguments, one is
+    for all rows, or a list has one for each. A finished row leaves the batch. Each row is what it
+    is alone: in speculative_generate, or in tree_generate for a Proposer, which has a depth of its
+    own. steps: how a row drafts, accepts and trims. Returns the generations in the order of the
+    prompts.
     Raises ValueError for a list of the wrong length, and as speculative_generate does.
     """
     if any(isinstance(prompt, int) for prompt in prompts):
@@ -172,11 +180,12 @@ def batch_generate(
     rngs = one_each(rngs, B)
     for one, k in zip(drafts, Ks, strict=True):
         check_draft(one, target.config.vocab_size, k)
-    seats = []
+    asked, steps, seats = one_each(constraints, B), one_each(steps, B), []
     for b, prompt in enumerate(prompts):
-        text = Text(target, prompt, lengths[b], stops[b])
-        seats.append(Seat(text, lifted(drafts[b], Ks[b], policies[b]), samplings[b], rngs[b]))
-        check_target(seats[b].draft, target)
+        text = Reply(target, prompt, lengths[b], stops[b], asked[b])
+        proposer = lifted(drafts[b], Ks[b], policies[b])
+        seats.append(Seat(text, proposer, samplings[b], rngs[b], steps[b]))
+        check_target(proposer, target)
     while running := [seat for seat in seats if not seat.text.done]:
         batch_round(target, running)
     return [seat.text.generation() for seat in seats]

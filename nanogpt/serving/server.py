@@ -17,16 +17,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nanogpt.cache import KVCache, keep_path
+from nanogpt.cache import KVCache
+from nanogpt.constraints import Constraints, Reply, for_pass
 from nanogpt.drafts.protocol import Draft, Proposer, lifted
-from nanogpt.generate import Generation, Text, Tree
+from nanogpt.generate import Generation, Tree
 from nanogpt.model import GPTLanguageModel
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import BlockPool, PoolFull
-from nanogpt.speculative import check_draft
-from nanogpt.tree import check_target, commit
+from nanogpt.speculative import Steps, check_draft
+from nanogpt.tree import TREE, check_target, commit
 
 
 def schedule(
@@ -61,18 +61,29 @@ class Part(NamedTuple):
     unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
 
 
-class Request(Text):
-    """A text that is read a part at a time, and what else is its own.
+class Request(Reply):
+    """A reply that is read a part at a time, and what else is its own.
 
     tree: the guesses for the next pass, None before they are made. arrived, began: when it was
     submitted, and first took part in a pass; came: of each round, when its tokens were there.
     preempted: how often it lost its places; shared: entries of the cache that it found made.
-    The first arguments and the errors are those of Text.
+    steps: how it drafts, accepts and trims. The other arguments and the errors are Reply's.
     """
 
-    def __init__(self, target, prompt, max_new_tokens, stop_token, sampling, rng, id):
-        super().__init__(target, prompt, max_new_tokens, stop_token)
-        self.sampling, self.rng, self.id = sampling, rng, id
+    def __init__(
+        self,
+        target,
+        prompt,
+        max_new_tokens,
+        stop_token,
+        sampling,
+        rng,
+        id,
+        constraints=Constraints(),
+        steps=TREE,
+    ):
+        super().__init__(target, prompt, max_new_tokens, stop_token, constraints)
+        self.sampling, self.rng, self.id, self.steps = sampling, rng, id, steps
         self.tree: Tree | None = None
         self.arrived, self.began = 0.0, None
         self.came: list[float] = []
@@ -108,8 +119,8 @@ class Request(Text):
             raise ValueError("its logits are NaN or infinite: what does the model compute?")
         if n > unread:
             p = p[unread:].clone()  # the pass's own can go
-            path, token = accept_tree(tree or self.no_tree, p, self.rng)
-            past_kvs = keep_path(new_kvs, path, self.position)
+            path, token = self.steps.accept(tree or self.no_tree, p, self.rng)
+            past_kvs = self.steps.trim(new_kvs, path, self.position)
             commit(self, tree or self.no_tree, p, path, token, past_kvs, hidden)
         else:
             if hidden is not None and self.hidden is not None:
@@ -356,15 +367,18 @@ class Server:
         sampling: Sampling = Sampling(),
         rng: RandomSource | None = None,
         stop_token: int | None = None,
+        constraints: Constraints = Constraints(),
+        steps: Steps = TREE,
     ) -> int:
         """Line up a request; returns its id: 0, 1, … `rng` defaults to one of the server's seed.
 
+        steps: how it drafts, accepts and trims; the server verifies, for all together.
         Raises ValueError for a bad request, or one that is too long for the cache.
         """
         id = self.submitted
         rng = rng or RandomSource((self.seed << 32) + id)
         asked = prompt_tokens, max_new_tokens, stop_token
-        request = Request(self.target, *asked, sampling, rng, id)
+        request = Request(self.target, *asked, sampling, rng, id, constraints, steps)
         longest = min(request.end, request.block_size)  # its context, and the current token
         needs, size = -(-longest // self.memory.size), self.memory.size
         if needs > self.memory.places:
@@ -474,7 +488,8 @@ class Server:
             self.memory.reserve(request, n + most)
             if request.tree is None:
                 deep = min(most, request.room)
-                tree = self.draft.propose(request, deep, request.sampling, request.rng)
+                asked = self.draft, request, deep, request.sampling, request.rng
+                tree = request.steps.draft(*asked)
                 for token in tree.tokens:
                     if not 0 <= token < self.V:
                         raise ValueError(f"the draft guesses {token}; tokens are 0 to {self.V - 1}")
@@ -502,7 +517,9 @@ class Server:
             )
         if batch:
             parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
-            samplings = [request.sampling for request, _ in batch]
+            samplings = [
+                for_pass(r, r.sampling, r.tree or r.no_tree, len(r.unread)) for r, _ in batch
+            ]
             layers = [self.draft and self.draft.layers] * len(parts)
             verified = verify_batch(self.target, parts, trees, samplings, layers)
             for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
@@ -544,7 +561,7 @@ class Server:
         request, shown = self.queue.by_id[id], 0
         try:
             while True:
-                new = request.tokens[request.n_prompt :]
+                new = request.sendable
                 yield from new[shown:]
                 shown = len(new)
                 if id not in self.queue.by_id:

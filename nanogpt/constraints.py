@@ -1,0 +1,389 @@
+"""What a request asks beside a sampling: a grammar, penalties, a bias, stop strings, logprobs.
+
+All of it depends on the tokens before, so each row of a pass has rules of its own: those after the
+guesses that lead to it. They change the target's logits, and what a draft says; the loops, and the
+rules that accept or reject, know nothing of them, and so the reply has the distribution of plain
+decoding under the same constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nanogpt.cache import KVCache
+from nanogpt.generate import (
+    Draft,
+    Generation,
+    Proposer,
+    Round,
+    T,
+    Text,
+    Tree,
+    TreeRound,
+    autoregressive_rounds,
+)
+from nanogpt.grammar import Grammar
+from nanogpt.model import GPTLanguageModel
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import CHAIN, draw_chain, speculative_rounds, verify_candidates
+from nanogpt.tree import TREE, tree_rounds, verify_tree
+
+
+class Past(NamedTuple):
+    """What the rules know of a reply so far: the grammar's state, how often each token came (V,).
+
+    A value: what guesses would make of it is another one, and there is nothing to take back.
+    """
+
+    state: int
+    counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a request asks beside a sampling; each changes logits, before temperature and top-p.
+
+    grammar: what the reply must match; it ends where nothing may follow. bias: {token: what is
+    added to its logit}. presence: taken from the logit of each token that the reply holds;
+    frequency: as often as it holds it (both as OpenAI's API has them). repetition: the logits of
+    tokens in prompt or reply are divided by it if positive, else multiplied (Keskar et al. 2019,
+    CTRL, as in transformers). stop: strings, as tokens, that end the reply and are not part of it.
+    logprobs: whether log p of each place is kept.
+    Raises ValueError for numbers that are not finite, a repetition not above 0, an empty stop.
+    """
+
+    grammar: Grammar | None = None
+    bias: Mapping[int, float] = field(default_factory=dict)
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    stop: Sequence[Sequence[int]] = ()
+    logprobs: bool = False
+
+    def __post_init__(self):
+        numbers = {"presence": self.presence, "frequency": self.frequency}
+        numbers |= {f"bias of token {token}": by for token, by in self.bias.items()}
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                raise ValueError(f"{name} is {number}; it must be finite (0 changes nothing)")
+        if not (math.isfinite(self.repetition) and self.repetition > 0):
+            raise ValueError(
+                f"repetition is {self.repetition}; it must be above 0 (1 changes nothing)"
+            )
+        if isinstance(self.stop, str) or any(isinstance(s, (str, int)) for s in self.stop):
+            raise ValueError("stop is a list of strings as tokens; write [tokenizer.encode(…)]")
+        if any(len(string) == 0 for string in self.stop):
+            raise ValueError("a stop string is empty; it would end every reply before its start")
+
+    @property
+    def change_logits(self) -> bool:
+        """Whether any of them does: stop strings and logprobs do not."""
+        numbers = self.presence, self.frequency, self.repetition
+        return self.grammar is not None or bool(self.bias) or numbers != (0, 0, 1)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether the rows of a pass are looked at one by one."""
+        return self.change_logits or self.logprobs
+
+    def begin(self, vocab_size: int) -> Past:
+        """Before the reply's first token. Raises ValueError for tokens that there are not."""
+        if self.grammar is not None and self.grammar.vocab_size != vocab_size:
+            raise ValueError(
+                f"the grammar is over {self.grammar.vocab_size} tokens and the target has "
+                f"{vocab_size}; make it with this model's tokenizer"
+            )
+        for token in [*self.bias, *(token for string in self.stop for token in string)]:
+            if not 0 <= token < vocab_size:
+                raise ValueError(
+                    f"bias or stop names token {token!r}; tokens are 0 to {vocab_size - 1}"
+                )
+        return Past(0, np.zeros(vocab_size, dtype=np.int64))
+
+    def after(self, past: Past, token: int) -> Past:
+        """The past with one token more."""
+        counts = past.counts.copy()
+        counts[token] += 1
+        state = past.state if self.grammar is None else int(self.grammar.next[past.state, token])
+        return Past(state, counts)
+
+    def logits(self, logits: Tensor, pasts: Sequence[Past], in_prompt: np.ndarray) -> Tensor:
+        """logits (R, V), each row after its own past -> what the rules make of them, float64.
+
+        in_prompt (V,): whether the prompt holds the token. A forbidden token has -inf. Where the
+        grammar is over, or was left, a row is free: nobody reads it.
+        """
+        if not (self.change_logits and pasts):
+            return logits.double()
+        changed = logits.double().numpy().copy()
+        counts = np.stack([past.counts for past in pasts])  # (R, V)
+        if self.repetition != 1:
+            weaker = np.where(changed > 0, changed / self.repetition, changed * self.repetition)
+            changed = np.where((counts > 0) | in_prompt, weaker, changed)
+        changed -= self.frequency * counts + self.presence * (counts > 0)
+        for token, by in self.bias.items():
+            changed[:, token] += by
+        if self.grammar is not None:
+            allowed = self.grammar.allowed[[past.state for past in pasts]]  # (R, V)
+            changed = np.where(allowed, changed, -np.inf)
+        return torch.from_numpy(changed)
+
+    def ended(self, past: Past) -> bool:
+        """Whether the grammar is over: the reply matches, and nothing may follow."""
+        return self.grammar is not None and bool(self.grammar.over[past.state])
+
+    def found(self, reply: Sequence[int]) -> int | None:
+        """How many tokens come before a stop string that ends `reply`; None if none does."""
+        ends = [len(s) for s in self.stop if list(reply[-len(s) :]) == list(s)]
+        return len(reply) - max(ends) if ends else None
+
+    def held_back(self, reply: Sequence[int]) -> int:
+        """How many of the last tokens may yet become a stop string: not to be sent before.
+
+        The longest end of `reply` that is a beginning of one.
+        """
+        longest = max((len(s) for s in self.stop), default=0)
+        for n in range(min(longest - 1, len(reply)), 0, -1):
+            end = list(reply[len(reply) - n :])
+            if any(list(s[:n]) == end for s in self.stop if len(s) > n):
+                return n
+        return 0
+
+
+class RowSampling:
+    """A reply's sampling, for the rows of one pass: each comes after other tokens.
+
+    tree: the guesses of the pass, by default none, as in plain decoding; skip: how many rows come
+    before the current token's.
+    """
+
+    def __init__(self, sampling: Sampling, reply: Reply, tree: Tree | None = None, skip: int = 0):
+        self.sampling, self.reply, self.tree, self.skip = sampling, reply, tree, skip
+
+    def after(self, candidates: Sequence[int]) -> RowSampling:
+        """The same for a pass over a chain of guesses."""
+        guesses = Tree.chain(list(candidates), torch.empty(0))
+        return RowSampling(self.sampling, self.reply, guesses)
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """logits (…, R, V) -> p (…, R, V), float64: after the current token, then after each node.
+
+        Rows before them, and those after, are sampled without constraints.
+        """
+        reply, rules = self.reply, self.reply.constraints
+        if not rules.by_row:
+            return self.sampling.probs(logits)
+        pasts = [reply.past]
+        if self.tree is not None:
+            for token, parent in zip(self.tree.tokens, self.tree.parents, strict=True):
+                pasts.append(rules.after(pasts[parent + 1], token))
+        rows = logits.detach().cpu().double().flatten(0, -2)
+        own = rows[self.skip : self.skip + len(pasts)]  # none of them in a part of a prompt
+        reply.said = own.log_softmax(-1)
+        ruled = rules.logits(own, pasts[: len(own)], reply.in_prompt)
+        rows = torch.cat([rows[: self.skip], ruled, rows[self.skip + len(own) :]])
+        return self.sampling.probs(rows).reshape(logits.shape)
+
+
+def for_pass(text: Text, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling | RowSampling:
+    """What makes p of a pass's logits: the sampling, or that of a reply's rows after these guesses.
+
+    skip: how many rows of the pass come before the current token's.
+    """
+    return RowSampling(sampling, text, tree, skip) if isinstance(text, Reply) else sampling
+
+
+@dataclass(frozen=True)
+class Completion(Generation):
+    """A generation, and what an API says of it.
+
+    finish_reason: "stop" after a stop string or token, or where the grammar is over; "length" where
+    all tokens that were asked for are there; None of a reply that was broken off. logprobs (n, V):
+    log p of every token that might have stood there, as the target has it, before temperature,
+    penalties and mask; NaN where nobody looked. processed (n, V): after all of them, what was drawn
+    from.
+    """
+
+    finish_reason: str | None
+    logprobs: Tensor
+    processed: Tensor
+
+
+class Obedient(Draft):
+    """A draft's q under the constraints of one reply: what is forbidden is not guessed.
+
+    Where one token alone may come, it is guessed without asking. Exact, as without it: the q that
+    is claimed is the q that is drawn from.
+    """
+
+    def __init__(self, draft: Draft, reply: Reply):
+        self.draft, self.reply, self.vocab_size = draft, reply, draft.vocab_size
+        self.pasts: dict[tuple[int, ...], Past] = {}
+
+    def past(self, context: Sequence[int]) -> Past:
+        """What the rules know after `context`: the reply so far, and guesses."""
+        n = len(self.reply.tokens)
+        if self.pasts.get(()) is not self.reply.past:
+            self.pasts = {(): self.reply.past}
+        guesses = tuple(context[n:])
+        if guesses not in self.pasts:
+            before = self.past(context[:-1])
+            self.pasts[guesses] = self.reply.constraints.after(before, guesses[-1])
+        return self.pasts[guesses]
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,), float64; all equal among the tokens allowed where the draft has none of them."""
+        rules, past = self.reply.constraints, self.past(context)
+        allowed = np.ones(self.vocab_size, bool)
+        if rules.grammar is not None:
+            allowed = rules.grammar.allowed[past.state]
+        if allowed.sum() == 1:
+            return torch.from_numpy(allowed.astype(float))
+        said = self.draft.get_probs(context).log()[None]
+        ruled = rules.logits(said, [past], self.reply.in_prompt)[0]
+        if not ruled.amax().isfinite():
+            return torch.from_numpy(allowed / allowed.sum())
+        return ruled.softmax(-1)
+
+
+class Reply(Text):
+    """A text that is written under constraints, and what an API says of it.
+
+    The first arguments and the errors are those of Text.
+    """
+
+    def __init__(
+        self,
+        target: GPTLanguageModel,
+        prompt_tokens: Sequence[int],
+        max_new_tokens: int,
+        stop_token: int | None = None,
+        constraints: Constraints = Constraints(),
+    ):
+        super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
+        V = target.config.vocab_size
+        self.constraints, self.past = constraints, constraints.begin(V)
+        if constraints.ended(self.past):
+            raise ValueError("the grammar matches the empty text alone; there is nothing to write")
+        self.in_prompt = np.bincount(self.tokens, minlength=V) > 0  # (V,)
+        self.finish_reason: str | None = None
+        self.said = torch.empty(0, V)  # log p of the last pass's rows
+        self.raw, self.processed = [], []  # of each token, (V,)
+
+    @property
+    def done(self) -> bool:
+        """True once all tokens asked for are there, or something has ended it."""
+        return self.finish_reason is not None or super().done
+
+    @property
+    def sendable(self) -> list[int]:
+        """The new tokens, without those that a stop string may yet take back."""
+        reply = self.tokens[self.n_prompt :]
+        held = 0 if self.done else self.constraints.held_back(reply)
+        return reply[: len(reply) - held]
+
+    def memory(self, draft, new: Callable[[], T]) -> T:
+        """What Text.memory keeps; a draft with get_probs is asked under the constraints."""
+        if not self.constraints.change_logits:
+            return super().memory(draft, new)
+
+        def bound():
+            own = new()
+            return Obedient(own, self) if isinstance(own, Draft) else own
+
+        return super().memory(draft, bound)
+
+    def take(self, done: Round, past_kvs: KVCache, hidden: Tensor | None = None) -> None:
+        """Add a round's tokens, as far as the reply goes."""
+        before = len(self.tokens)
+        super().take(done, past_kvs, hidden)
+        new = self.tokens[before:]
+        del self.tokens[before:]
+        for token, row in zip(new, self.rows_of(done), strict=False):
+            self.tokens.append(token)
+            self.past = self.constraints.after(self.past, token)
+            if self.constraints.logprobs:
+                self.raw.append(self.said[row])
+                self.processed.append(done.target_probs[row].log())
+            found = self.constraints.found(self.tokens[self.n_prompt :])
+            if found is not None:
+                del self.tokens[self.n_prompt + found :], self.raw[found:], self.processed[found:]
+            if found is not None or self.constraints.ended(self.past):
+                self.finish_reason = "stop"
+                return
+        if super().done:
+            self.finish_reason = "stop" if new[-1] == self.stop_token else "length"
+
+    @staticmethod
+    def rows_of(done: Round) -> list[int]:
+        """The row of p that each emitted token was judged by, or drawn from."""
+        if isinstance(done, TreeRound):
+            return [0, *(node + 1 for node in done.path)]
+        return list(range(len(done.emitted)))
+
+    def generation(self) -> Completion:
+        """The new tokens, their trace, and what an API says of them."""
+        made, V = super().generation(), self.target.config.vocab_size
+        raw, processed = (
+            torch.stack(rows) if rows else torch.empty(0, V, dtype=torch.float64)
+            for rows in (self.raw, self.processed)
+        )
+        return Completion(
+            made.tokens, made.rounds, made.prefills, self.finish_reason, raw, processed
+        )
+
+
+def draw_chain_for(draft, context, K, sampling: RowSampling, rng, more=None):
+    """draw_chain: a reply's memory of the draft has the constraints in it already."""
+    return draw_chain(draft, context, K, sampling.sampling, rng, more)
+
+
+def verify_candidates_for(target, current_token, candidates, past_kvs, sampling, unread=()):
+    """verify_candidates, each row under the constraints after its own guesses."""
+    rows = sampling.after(candidates)
+    return verify_candidates(target, current_token, candidates, past_kvs, rows, unread)
+
+
+def verify_tree_for(target, text, tree, sampling, layers=None) -> tuple[Tensor, Tensor, KVCache]:
+    """verify_tree, each row under the constraints after the path to its node."""
+    return verify_tree(target, text, tree, for_pass(text, sampling, tree), layers)
+
+
+CONSTRAINED = replace(CHAIN, draft=draw_chain_for, verify=verify_candidates_for)  # RowSampling
+CONSTRAINED_TREE = replace(TREE, verify=verify_tree_for)  # any Sampling
+
+
+def complete(
+    target: GPTLanguageModel,
+    prompt_tokens: Sequence[int],
+    max_new_tokens: int,
+    constraints: Constraints = Constraints(),
+    draft: Draft | Proposer | None = None,
+    K: int = 4,
+    sampling: Sampling = Sampling(),
+    rng: RandomSource | None = None,
+    stop_token: int | None = None,
+) -> Completion:
+    """The target's reply to the prompt under constraints: plain, or with either kind of draft.
+
+    The other arguments and the errors are those of speculative_generate. The distribution of the
+    reply is that of plain decoding under the same constraints, whatever the draft.
+    """
+    reply = Reply(target, prompt_tokens, max_new_tokens, stop_token, constraints)
+    rows = RowSampling(sampling, reply)
+    if draft is None:
+        rounds = autoregressive_rounds(reply, rows, rng)
+    elif isinstance(draft, Proposer):
+        rounds = tree_rounds(reply, draft, sampling, rng, CONSTRAINED_TREE)
+    else:
+        rounds = speculative_rounds(reply, draft, K, rows, rng, steps=CONSTRAINED)
+    for _ in rounds:
+        pass
+    return reply.generation()
