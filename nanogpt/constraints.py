@@ -54,9 +54,10 @@ class Constraints:
     added to its logit}. presence: taken from the logit of each token that the reply holds;
     frequency: as often as it holds it (both as OpenAI's API has them). repetition: the logits of
     tokens in prompt or reply are divided by it if positive, else multiplied (Keskar et al. 2019,
-    CTRL, as in transformers). stop: strings, as tokens, that end the reply and are not part of it.
+    CTRL, as in transformers). min_p: tokens less than so many times as likely as the likeliest are
+    forbidden (at temperature 1, as in llama.cpp; after the temperature in others). stop: strings, as tokens, that end the reply and are not part of it.
     logprobs: whether log p of each place is kept.
-    Raises ValueError for numbers that are not finite, a repetition not above 0, an empty stop.
+    Raises ValueError for numbers that are not finite, or out of range, and for an empty stop.
     """
 
     grammar: Grammar | None = None
@@ -64,6 +65,7 @@ class Constraints:
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0
+    min_p: float = 0.0
     stop: Sequence[Sequence[int]] = ()
     logprobs: bool = False
 
@@ -73,6 +75,8 @@ class Constraints:
         for name, number in numbers.items():
             if not math.isfinite(number):
                 raise ValueError(f"{name} is {number}; it must be finite (0 changes nothing)")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p is {self.min_p}; it must be from 0 (no change) to 1")
         if not (math.isfinite(self.repetition) and self.repetition > 0):
             raise ValueError(
                 f"repetition is {self.repetition}; it must be above 0 (1 changes nothing)"
@@ -85,8 +89,8 @@ class Constraints:
     @property
     def change_logits(self) -> bool:
         """Whether any of them does: stop strings and logprobs do not."""
-        numbers = self.presence, self.frequency, self.repetition
-        return self.grammar is not None or bool(self.bias) or numbers != (0, 0, 1)
+        numbers = self.presence, self.frequency, self.min_p, self.repetition
+        return self.grammar is not None or bool(self.bias) or numbers != (0, 0, 0, 1)
 
     @property
     def by_row(self) -> bool:
@@ -133,6 +137,9 @@ class Constraints:
         if self.grammar is not None:
             allowed = self.grammar.allowed[[past.state for past in pasts]]  # (R, V)
             changed = np.where(allowed, changed, -np.inf)
+        if self.min_p > 0:
+            least = changed.max(-1, keepdims=True) + math.log(self.min_p)
+            changed = np.where(changed >= least, changed, -np.inf)
         return torch.from_numpy(changed)
 
     def ended(self, past: Past) -> bool:
