@@ -55,8 +55,9 @@ class Constraints:
     frequency: as often as it holds it (both as OpenAI's API has them). repetition: the logits of
     tokens in prompt or reply are divided by it if positive, else multiplied (Keskar et al. 2019,
     CTRL, as in transformers). min_p: tokens less than so many times as likely as the likeliest are
-    forbidden (at temperature 1, as in llama.cpp; after the temperature in others). stop: strings, as tokens, that end the reply and are not part of it.
-    logprobs: whether log p of each place is kept.
+    forbidden (here at temperature 1, as in llama.cpp; elsewhere after the temperature). stop:
+    strings, as tokens, that end the reply and are not part of it. logprobs: whether log p of each
+    place is kept.
     Raises ValueError for numbers that are not finite, or out of range, and for an empty stop.
     """
 
