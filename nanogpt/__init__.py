@@ -14,6 +14,8 @@ The core: read it in this order, in an hour or two. In brackets, the chapters th
 Those seven are the decoder. Beside them stand
 
     same         the same dice: text that does not depend on the draft            (30)
+    constraints  what a request asks: a grammar, penalties, stop strings, logprobs (31)
+    grammar      a regular expression as an automaton over tokens                 (31)
     lossy        rules that are not exact: typical acceptance (Medusa) and others (18)
     fused        the same target in fewer operations, a preallocated cache        (13)
     theory       the speed-up equation                                            (09)

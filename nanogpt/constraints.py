@@ -9,8 +9,9 @@ decoding under the same constraints.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -32,18 +33,18 @@ from nanogpt.generate import (
 from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import CHAIN, draw_chain, speculative_rounds, verify_candidates
+from nanogpt.speculative import CHAIN, Steps, speculative_rounds, verify_candidates
 from nanogpt.tree import TREE, tree_rounds, verify_tree
 
 
 class Past(NamedTuple):
-    """What the rules know of a reply so far: the grammar's state, how often each token came (V,).
+    """What the rules know of a reply so far: the grammar's state, and how often each token came.
 
     A value: what guesses would make of it is another one, and there is nothing to take back.
     """
 
-    state: int
-    counts: np.ndarray
+    state: int = 0
+    counts: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -98,43 +99,42 @@ class Constraints:
         """Whether the rows of a pass are looked at one by one."""
         return self.change_logits or self.logprobs
 
-    def begin(self, vocab_size: int) -> Past:
-        """Before the reply's first token. Raises ValueError for tokens that there are not."""
+    def check(self, vocab_size: int) -> None:
+        """Raise ValueError for tokens that there are not, or where there is nothing to write."""
         if self.grammar is not None and self.grammar.vocab_size != vocab_size:
             raise ValueError(
                 f"the grammar is over {self.grammar.vocab_size} tokens and the target has "
                 f"{vocab_size}; make it with this model's tokenizer"
             )
+        if self.ended(Past()):
+            raise ValueError("the grammar matches the empty text alone; there is nothing to write")
         for token in [*self.bias, *(token for string in self.stop for token in string)]:
             if not 0 <= token < vocab_size:
                 raise ValueError(
                     f"bias or stop names token {token!r}; tokens are 0 to {vocab_size - 1}"
                 )
-        return Past(0, np.zeros(vocab_size, dtype=np.int64))
 
     def after(self, past: Past, token: int) -> Past:
         """The past with one token more."""
-        counts = past.counts.copy()
-        counts[token] += 1
         state = past.state if self.grammar is None else int(self.grammar.next[past.state, token])
-        return Past(state, counts)
+        return Past(state, {**past.counts, token: past.counts.get(token, 0) + 1})
 
-    def logits(self, logits: Tensor, pasts: Sequence[Past], in_prompt: np.ndarray) -> Tensor:
+    def logits(self, logits: Tensor, pasts: Sequence[Past], prompt: Collection[int] = ()) -> Tensor:
         """logits (R, V), each row after its own past -> what the rules make of them, float64.
 
-        in_prompt (V,): whether the prompt holds the token. A forbidden token has -inf. Where the
-        grammar is over, or was left, a row is free: nobody reads it.
+        prompt: the tokens that count for `repetition` beside those of the reply. A forbidden token
+        has -inf. Where the grammar is over, or was left, a row is free: nobody reads it.
         """
         if not (self.change_logits and pasts):
             return logits.double()
         changed = logits.double().numpy().copy()
-        counts = np.stack([past.counts for past in pasts])  # (R, V)
-        if self.repetition != 1:
-            weaker = np.where(changed > 0, changed / self.repetition, changed * self.repetition)
-            changed = np.where((counts > 0) | in_prompt, weaker, changed)
-        changed -= self.frequency * counts + self.presence * (counts > 0)
-        for token, by in self.bias.items():
-            changed[:, token] += by
+        for row, past in zip(changed, pasts, strict=True):
+            if self.repetition != 1:
+                seen = list({*prompt, *past.counts})
+                row[seen] *= np.where(row[seen] > 0, 1 / self.repetition, self.repetition)
+            came, counts = list(past.counts), np.array([*past.counts.values()], float)
+            row[came] -= self.frequency * counts + self.presence
+            row[list(self.bias)] += [*self.bias.values()]
         if self.grammar is not None:
             allowed = self.grammar.allowed[[past.state for past in pasts]]  # (R, V)
             changed = np.where(allowed, changed, -np.inf)
@@ -165,6 +165,9 @@ class Constraints:
         return 0
 
 
+FREE = Constraints()  # nothing is asked
+
+
 class RowSampling:
     """A reply's sampling, for the rows of one pass: each comes after other tokens.
 
@@ -186,8 +189,6 @@ class RowSampling:
         Rows before them, and those after, are sampled without constraints.
         """
         reply, rules = self.reply, self.reply.constraints
-        if not rules.by_row:
-            return self.sampling.probs(logits)
         pasts = [reply.past]
         if self.tree is not None:
             for token, parent in zip(self.tree.tokens, self.tree.parents, strict=True):
@@ -195,9 +196,13 @@ class RowSampling:
         rows = logits.detach().cpu().double().flatten(0, -2)
         own = rows[self.skip : self.skip + len(pasts)]  # none of them in a part of a prompt
         reply.said = own.log_softmax(-1)
-        ruled = rules.logits(own, pasts[: len(own)], reply.in_prompt)
+        ruled = rules.logits(own, pasts[: len(own)], reply.prompt)
         rows = torch.cat([rows[: self.skip], ruled, rows[self.skip + len(own) :]])
         return self.sampling.probs(rows).reshape(logits.shape)
+
+    def of_probs(self, probs: Tensor) -> Tensor:
+        """A draft's probabilities (…, V): an Obedient one has put the constraints in already."""
+        return self.sampling.of_probs(probs)
 
 
 def for_pass(text: Text, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling | RowSampling:
@@ -205,7 +210,9 @@ def for_pass(text: Text, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampl
 
     skip: how many rows of the pass come before the current token's.
     """
-    return RowSampling(sampling, text, tree, skip) if isinstance(text, Reply) else sampling
+    if isinstance(text, Reply) and text.constraints.by_row:
+        return RowSampling(sampling, text, tree, skip)
+    return sampling
 
 
 @dataclass(frozen=True)
@@ -255,7 +262,7 @@ class Obedient(Draft):
         if allowed.sum() == 1:
             return torch.from_numpy(allowed.astype(float))
         said = self.draft.get_probs(context).log()[None]
-        ruled = rules.logits(said, [past], self.reply.in_prompt)[0]
+        ruled = rules.logits(said, [past], self.reply.prompt)[0]
         if not ruled.amax().isfinite():
             return torch.from_numpy(allowed / allowed.sum())
         return ruled.softmax(-1)
@@ -264,7 +271,8 @@ class Obedient(Draft):
 class Reply(Text):
     """A text that is written under constraints, and what an API says of it.
 
-    The first arguments and the errors are those of Text.
+    The first arguments are those of Text. Raises ValueError as Text does, and for constraints that
+    name tokens which there are not, or leave nothing to write.
     """
 
     def __init__(
@@ -273,16 +281,14 @@ class Reply(Text):
         prompt_tokens: Sequence[int],
         max_new_tokens: int,
         stop_token: int | None = None,
-        constraints: Constraints = Constraints(),
+        constraints: Constraints = FREE,
     ):
         super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
-        V = target.config.vocab_size
-        self.constraints, self.past = constraints, constraints.begin(V)
-        if constraints.ended(self.past):
-            raise ValueError("the grammar matches the empty text alone; there is nothing to write")
-        self.in_prompt = np.bincount(self.tokens, minlength=V) > 0  # (V,)
+        constraints.check(target.config.vocab_size)
+        self.constraints, self.past = constraints, Past()
+        self.prompt = frozenset(self.tokens)
         self.finish_reason: str | None = None
-        self.said = torch.empty(0, V)  # log p of the last pass's rows
+        self.said: Tensor | None = None  # log p of the last pass's rows
         self.raw, self.processed = [], []  # of each token, (V,)
 
     @property
@@ -313,7 +319,14 @@ class Reply(Text):
         before = len(self.tokens)
         super().take(done, past_kvs, hidden)
         new = self.tokens[before:]
-        del self.tokens[before:]
+        if self.constraints != FREE:
+            del self.tokens[before:]
+            self.take_tokens(new, done)
+        if self.finish_reason is None and super().done:
+            self.finish_reason = "stop" if new[-1] == self.stop_token else "length"
+
+    def take_tokens(self, new: Sequence[int], done: Round) -> None:
+        """Add the tokens of a round one by one, up to the first that ends the reply."""
         for token, row in zip(new, self.rows_of(done), strict=False):
             self.tokens.append(token)
             self.past = self.constraints.after(self.past, token)
@@ -326,8 +339,6 @@ class Reply(Text):
             if found is not None or self.constraints.ended(self.past):
                 self.finish_reason = "stop"
                 return
-        if super().done:
-            self.finish_reason = "stop" if new[-1] == self.stop_token else "length"
 
     @staticmethod
     def rows_of(done: Round) -> list[int]:
@@ -348,13 +359,8 @@ class Reply(Text):
         )
 
 
-def draw_chain_for(draft, context, K, sampling: RowSampling, rng, more=None):
-    """draw_chain: a reply's memory of the draft has the constraints in it already."""
-    return draw_chain(draft, context, K, sampling.sampling, rng, more)
-
-
 def verify_candidates_for(target, current_token, candidates, past_kvs, sampling, unread=()):
-    """verify_candidates, each row under the constraints after its own guesses."""
+    """verify_candidates by a RowSampling: each row under the constraints after its own guesses."""
     rows = sampling.after(candidates)
     return verify_candidates(target, current_token, candidates, past_kvs, rows, unread)
 
@@ -364,34 +370,36 @@ def verify_tree_for(target, text, tree, sampling, layers=None) -> tuple[Tensor, 
     return verify_tree(target, text, tree, for_pass(text, sampling, tree), layers)
 
 
-CONSTRAINED = replace(CHAIN, draft=draw_chain_for, verify=verify_candidates_for)  # RowSampling
-CONSTRAINED_TREE = replace(TREE, verify=verify_tree_for)  # any Sampling
-
-
 def complete(
     target: GPTLanguageModel,
     prompt_tokens: Sequence[int],
     max_new_tokens: int,
-    constraints: Constraints = Constraints(),
+    constraints: Constraints = FREE,
     draft: Draft | Proposer | None = None,
     K: int = 4,
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
     stop_token: int | None = None,
+    steps: Steps | None = None,
 ) -> Completion:
     """The target's reply to the prompt under constraints: plain, or with either kind of draft.
 
-    The other arguments and the errors are those of speculative_generate. The distribution of the
-    reply is that of plain decoding under the same constraints, whatever the draft.
+    The other arguments and the errors are those of speculative_generate; steps are by default CHAIN,
+    or TREE for a Proposer. With a lossless rule, the distribution of the reply is that of plain
+    decoding under the same constraints, whatever the draft.
     """
     reply = Reply(target, prompt_tokens, max_new_tokens, stop_token, constraints)
-    rows = RowSampling(sampling, reply)
+    rows = RowSampling(sampling, reply) if constraints.by_row else sampling
     if draft is None:
         rounds = autoregressive_rounds(reply, rows, rng)
     elif isinstance(draft, Proposer):
-        rounds = tree_rounds(reply, draft, sampling, rng, CONSTRAINED_TREE)
+        steps = replace(steps or TREE, verify=verify_tree_for)
+        rounds = tree_rounds(reply, draft, sampling, rng, steps)
     else:
-        rounds = speculative_rounds(reply, draft, K, rows, rng, steps=CONSTRAINED)
+        steps = steps or CHAIN
+        if constraints.by_row:
+            steps = replace(steps, verify=verify_candidates_for)
+        rounds = speculative_rounds(reply, draft, K, rows, rng, steps=steps)
     for _ in rounds:
         pass
     return reply.generation()

@@ -56,7 +56,7 @@ def imports_of(path):
 
 
 CORE = ["data", "cache", "model", "checkpoint", "sampling", "generate", "speculative", "rules"]
-CORE += ["tree", "same", "lossy", "fused", "theory", "train"]
+CORE += ["tree", "same", "grammar", "constraints", "lossy", "fused", "theory", "train"]
 FOLDERS = [
     "drafts",
     "serving",

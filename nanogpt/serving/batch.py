@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length
-from nanogpt.constraints import Constraints, Reply, for_pass
+from nanogpt.constraints import Constraints, Reply, RowSampling, for_pass
 from nanogpt.drafts.protocol import Draft, Proposer, lifted
 from nanogpt.generate import Generation, Text, Tree
 from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
@@ -113,6 +113,10 @@ class Seat(NamedTuple):
     rng: RandomSource
     steps: Steps = TREE
 
+    def rows(self, tree: Tree) -> Sampling | RowSampling:
+        """What makes p of its logits: its sampling, under the text's constraints if it has some."""
+        return for_pass(self.text, self.sampling, tree, skip=len(self.text.unread))
+
 
 @torch.inference_mode()
 def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
@@ -121,10 +125,7 @@ def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
         seat.text.restart_if_full()
     texts = [seat.text for seat in seats]
     trees = [x.steps.draft(x.draft, x.text, x.text.room, x.sampling, x.rng) for x in seats]
-    samplings = [
-        for_pass(seat.text, seat.sampling, tree, skip=len(seat.text.unread))
-        for seat, tree in zip(seats, trees, strict=True)
-    ]
+    samplings = [seat.rows(tree) for seat, tree in zip(seats, trees, strict=True)]
     layers = [seat.draft.layers for seat in seats]
     verified = verify_batch(target, texts, trees, samplings, layers)
     for seat, tree, (p, hidden, new_kvs) in zip(seats, trees, verified, strict=True):

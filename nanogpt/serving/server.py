@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache
-from nanogpt.constraints import Constraints, Reply, for_pass
+from nanogpt.constraints import Constraints, Reply, RowSampling, for_pass
 from nanogpt.drafts.protocol import Draft, Proposer, lifted
 from nanogpt.generate import Generation, Tree
 from nanogpt.model import GPTLanguageModel
@@ -93,6 +93,11 @@ class Request(Reply):
     def to_do(self) -> int:
         """How many tokens there are to compute before it may guess: unread, and the current one."""
         return len(self.unread) + 1
+
+    @property
+    def rows(self) -> Sampling | RowSampling:
+        """What makes p of its logits: its sampling, under its constraints if it has some."""
+        return for_pass(self, self.sampling, self.tree or self.no_tree, skip=len(self.unread))
 
     def part(self, n: int) -> tuple[Part, Tree]:
         """Its next n tokens for a pass, and its guesses: the first, and the others as a tree."""
@@ -517,9 +522,7 @@ class Server:
             )
         if batch:
             parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
-            samplings = [
-                for_pass(r, r.sampling, r.tree or r.no_tree, len(r.unread)) for r, _ in batch
-            ]
+            samplings = [request.rows for request, _ in batch]
             layers = [self.draft and self.draft.layers] * len(parts)
             verified = verify_batch(self.target, parts, trees, samplings, layers)
             for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
