@@ -283,8 +283,8 @@ def test_a_roll_out_for_another_outcome_is_only_slower_where_its_own_q_comes_wit
     """The output is the target's for any q that the guesses were drawn from; q itself shows it."""
     other = dataclasses.replace(
         BUGS[61],
-        old="        if outcome in self.prepared:\n            return self.prepared[outcome]\n",
-        new="        for rollout in self.prepared.values():\n            return rollout\n",
+        old="        if outcome in self.prepared:\n            rollout = self.prepared[outcome]\n",
+        new="        for rollout in self.prepared.values():\n",
     )
     CHECKS["exact"](mutant(other))
     with pytest.raises(AssertionError, match="q is off by"):
