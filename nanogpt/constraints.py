@@ -220,10 +220,9 @@ class Completion(Generation):
     """A generation, and what an API says of it.
 
     finish_reason: "stop" after a stop string or token, or where the grammar is over; "length" where
-    all tokens that were asked for are there; None of a reply that was broken off. logprobs (n, V):
-    log p of every token that might have stood there, as the target has it, before temperature,
-    penalties and mask; NaN where nobody looked. processed (n, V): after all of them, what was drawn
-    from.
+    all tokens that were asked for are there; None of a reply that was broken off. logprobs (n, V),
+    if they were asked for: log p of whatever might have stood there, as the target has it, before
+    temperature, penalties and mask. processed (n, V): after all of them, what was drawn from.
     """
 
     finish_reason: str | None
@@ -333,7 +332,9 @@ class Reply(Text):
             if self.constraints.logprobs:
                 self.raw.append(self.said[row])
                 self.processed.append(done.target_probs[row].log())
-            found = self.constraints.found(self.tokens[self.n_prompt :])
+            found = None
+            if self.constraints.stop:
+                found = self.constraints.found(self.tokens[self.n_prompt :])
             if found is not None:
                 del self.tokens[self.n_prompt + found :], self.raw[found:], self.processed[found:]
             if found is not None or self.constraints.ended(self.past):
@@ -384,8 +385,8 @@ def complete(
 ) -> Completion:
     """The target's reply to the prompt under constraints: plain, or with either kind of draft.
 
-    The other arguments and the errors are those of speculative_generate; steps are by default CHAIN,
-    or TREE for a Proposer. With a lossless rule, the distribution of the reply is that of plain
+    The other arguments and the errors are those of speculative_generate; steps are by default
+    CHAIN, or TREE for a Proposer. With a lossless rule, the distribution of the reply is that of plain
     decoding under the same constraints, whatever the draft.
     """
     reply = Reply(target, prompt_tokens, max_new_tokens, stop_token, constraints)
