@@ -386,7 +386,7 @@ def complete(
     """The target's reply to the prompt under constraints: plain, or with either kind of draft.
 
     The other arguments and the errors are those of speculative_generate; steps are by default
-    CHAIN, or TREE for a Proposer. With a lossless rule, the distribution of the reply is that of plain
+    CHAIN, or TREE for a Proposer. With a lossless rule, the reply has the distribution of plain
     decoding under the same constraints, whatever the draft.
     """
     reply = Reply(target, prompt_tokens, max_new_tokens, stop_token, constraints)
