@@ -332,9 +332,7 @@ class Reply(Text):
             if self.constraints.logprobs:
                 self.raw.append(self.said[row])
                 self.processed.append(done.target_probs[row].log())
-            found = None
-            if self.constraints.stop:
-                found = self.constraints.found(self.tokens[self.n_prompt :])
+            found = self.constraints.found(self.tokens[self.n_prompt :])
             if found is not None:
                 del self.tokens[self.n_prompt + found :], self.raw[found:], self.processed[found:]
             if found is not None or self.constraints.ended(self.past):

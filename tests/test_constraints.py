@@ -376,6 +376,28 @@ def test_where_one_token_alone_may_come_the_draft_is_not_asked():
     assert made.finish_reason == "stop" and made.target_passes == 1 and not asked
 
 
+def test_a_draft_that_knows_none_of_the_allowed_tokens_guesses_one_of_them():
+    class Only(Draft):  # it would always say a
+        vocab_size = V
+
+        def get_probs(self, context):
+            return torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+
+    rules = Constraints(grammar=Grammar("([bc][bc])+a", LETTERS))
+    made = complete(TOY, [0], 6, rules, Only(), K=2, rng=RandomSource(0))
+    first = made.rounds[0]
+    assert first.candidates and set(first.candidates) <= {1, 2}
+    assert first.draft_probs[0].tolist() == [0.0, 0.5, 0.5]
+
+
+def test_a_stop_token_is_the_last_of_its_reply_and_a_reason():
+    free = complete(TOY, [0], 9, rng=RandomSource(1))
+    stop = free.tokens[3]
+    made = complete(TOY, [0], 9, rng=RandomSource(1), stop_token=stop)
+    assert made.tokens == free.tokens[: free.tokens.index(stop) + 1]
+    assert (made.finish_reason, free.finish_reason) == ("stop", "length")
+
+
 # ---- Stop strings and streaming
 
 
@@ -388,7 +410,15 @@ def splits(n):
         yield [*sizes, size]
 
 
-STOPS = [[[0, 1]], [[2, 2, 0]], [[0, 0, 1], [1, 2]], [[1], [0, 1, 1]], [[0, 1, 0, 1]], [[2]]]
+STOPS = [
+    [[0, 1]],
+    [[1], [0, 1]],
+    [[2, 2, 0]],
+    [[0, 0, 1], [1, 2]],
+    [[1], [0, 1, 1]],
+    [[0, 1, 0, 1]],
+    [[2]],
+]
 
 
 @pytest.mark.parametrize("stops", STOPS, ids=str)
