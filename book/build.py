@@ -18,6 +18,7 @@ from yourself import yourself_page
 
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
+from nanogpt.proof.checks_promises import PROMISE_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
 from nanogpt.proof.gallery import PACKAGE, edited
 
@@ -33,7 +34,9 @@ GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that sh
     "Batches": (58, "23_batches"),
     "Paged caches": (61, "25_paged_cache"),
     "Drafting ahead": (63, "26_speculating_on_speculation"),
-    "A server": (len(BUGS), "24_continuous_batching"),
+    "A server": (67, "24_continuous_batching"),
+    "The same dice": (69, "30_same_dice"),
+    "What a request asks for": (len(BUGS), "31_api_promises"),
 }
 EFFECTS = {
     "biased": "Writes another distribution.",
@@ -117,7 +120,7 @@ def gallery_page() -> str:
             ]
         first = last + 1
     rows = ["| check | what it holds a decoder to |", "|---|---|"]
-    for name, check in (SLOW_CHECKS | SERVING_CHECKS | CHECKS).items():
+    for name, check in (SLOW_CHECKS | SERVING_CHECKS | PROMISE_CHECKS | CHECKS).items():
         summary = " ".join(check.__doc__.split("\n\n")[0].split())
         rows.append(f"| *{name}* | {summary} |")
     text = (ROOT / "book" / "gallery.md").read_text(encoding="utf-8")

@@ -188,6 +188,24 @@ def test_a_hit_is_what_would_have_been_drafted_on_a_miss():
     assert len(texts) == 1
 
 
+@every_draft
+def test_a_roll_out_that_was_made_short_goes_on_where_there_is_more_room(name):
+    """As in a server: 2 guesses, and then 3. What was read to its end is read once more."""
+    ahead = AheadDraft(Inline(Drafter(draft_of(name), 3, [V] * 4)))
+    propose, draft, text, longer = ahead.propose, draft_of(name), [1], 0
+    ahead.propose = lambda text, most, *given: propose(
+        text, min(most, 2 + len(text.rounds) % 2), *given
+    )
+    made = tree_generate(target(), ahead, text, 28, rng=RandomSource(2))
+    for r, answer in zip(made.rounds, ahead.answers, strict=True):
+        for j, q in enumerate(r.draft_probs):
+            right = draft.get_probs([*text, *r.candidates[:j]])
+            torch.testing.assert_close(q, right, rtol=0, atol=1e-9)
+        longer += 0 < answer.drawn < len(answer.tokens)
+        text = text + r.emitted
+    assert longer > 1
+
+
 def test_with_all_outcomes_prepared_every_answer_is_a_hit():
     draft = AheadDraft(Inline(Drafter(neural(), 3, [V] * 4)))
     made = tree_generate(target(), draft, [1, 2, 3], 25, rng=RandomSource(0))

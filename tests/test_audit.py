@@ -595,8 +595,9 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
             "no engine 'nope'; there are nanogpt, transformers, or a file.py with open",
         ),
         (["vllm"], "no engine 'vllm'; there are"),
-        (["nanogpt", "--bug", "68"], "there is no bug 68; the gallery has 1 to 67"),
+        (["nanogpt", "--bug", f"{len(BUGS) + 1}"], f"the gallery has 1 to {len(BUGS)}"),
         (["nanogpt", "--bug", "0"], "there is no bug 0"),
+        (["nanogpt", "--bug", "68"], f"not meet bug 68; it takes 1 to {len(BUGS)} without 68, 69"),
         (["transformers", "--bug", "1"], "--bug goes with"),
         (["nanogpt", "--level", "2"], "level is 2.0"),
         (["nanogpt", "--K", "0"], "K is 0"),
@@ -610,7 +611,7 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
             "it: pip install -e '.[oracle]'",
         ),
     ],
-    ids=[*"abcdefghijkl"],
+    ids=[*"abcdefghijklm"],
 )
 def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch, capsys, tmp_path):
     def missing(folder, K):

@@ -15,12 +15,15 @@ from nanogpt.fused import PreallocatedCache
 from nanogpt.generate import Generation
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import CHECKS, SLOW_CHECKS, TREE_CHECKS
+from nanogpt.proof.checks_promises import PROMISE_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows, check_alone, check_outcomes
 from nanogpt.proof.decoders import (
     ahead_decoder,
+    constrained_decoder,
     decoder,
     eagle_decoder,
     paged_decoder,
+    same_decoder,
     server_decoder,
     tree_decoder,
 )
@@ -67,7 +70,7 @@ def test_the_checks_of_trees_come_through_a_second_sibling():
         assert any(r.path[:1] == [1] for r in made.rounds), "as check_cache runs it"
 
 
-ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS
+ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS | PROMISE_CHECKS
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.number}-{bug.caught_by}")
@@ -99,13 +102,18 @@ SERVING = {
     "paged": paged_decoder(),
     "server": server_decoder(),
     "ahead": ahead_decoder(),
+    "same": same_decoder(),
+    "constrained": constrained_decoder(),
 }
+PROMISES = {"same": "same fair", "constrained": "constraints stops logprobs"}
 OWN = {"pool": "paged", "publish": "paged", "outcomes": "ahead"}
 OWN |= dict.fromkeys(("preemption", "turns", "held", "memory"), "server") | {"leftovers": "paged"}
 
 
 def serving_checks(name):
     """{name: check} of those that are meant for such a decoder: of batches, and its own."""
+    if name in PROMISES:
+        return {check: PROMISE_CHECKS[check] for check in PROMISES[name].split()}
     kinds = {check: {OWN[check]} if check in OWN else set(SERVING) for check in SERVING_CHECKS}
     checks = {check: SERVING_CHECKS[check] for check in kinds if name in kinds[check]}
     if name == "server":
@@ -139,6 +147,11 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     65: "memory",
     66: "memory",
     67: "leftovers",
+    68: "same",  # 300 texts do not show how far off it is
+    69: "fair",  # plain decoding does it, too
+    70: "constraints",
+    71: "constraints logprobs",
+    72: "stops",
 }
 
 
@@ -161,14 +174,14 @@ OF_EACH = {
     "paged": "pool publish leftovers",
     "server": "preemption turns held memory",
 }
-OF_EACH["ahead"] = "outcomes"
+OF_EACH |= PROMISES | {"ahead": "outcomes"}
 
 
 @pytest.mark.parametrize("name", SERVING)
 def test_an_unedited_mutant_of_a_serving_decoder_is_correct(name):
     same = mutant(dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=name))
     for check in OF_EACH[name].split():
-        SERVING_CHECKS[check](same)
+        ALL_CHECKS[check](same)
 
 
 def test_the_checks_of_servers_preempt(monkeypatch):
@@ -212,6 +225,45 @@ def test_the_checks_of_servers_see(check, old, new, also, message):
         SERVING_CHECKS[check](mutant(wrong))
 
 
+RESIDUAL = "(done.target_probs[row] - done.draft_probs[row]).clip(0).log()"
+REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
+
+
+@pytest.mark.parametrize(
+    "check, module, old, new, message",
+    [
+        ("same", "same", "    rng.index = start\n    return drawn", "    return drawn",
+         "without a draft"),
+        ("same", "same", "    rng.index = start\n    return tree", "    return tree",
+         "without a draft"),
+        ("same", "same", "    start = rng.index\n    drawn", "    start, rng.index = rng.index, 7\n"
+         "    drawn", "whose noise are they drawn by"),
+        ("fair", "same", "SeedSequence(seed, ", "SeedSequence(0, ", "not spread as the target's"),
+        ("fair", "same", ".gumbel(", ".gumbel(scale=0.5, ", "without a draft, the texts of 300"),
+        ("constraints", "constraints", "            self.past = self.constraints.after(self.past, "
+         "token)\n", "            if row == self.rows_of(done)[len(new) - 1]:\n"
+         "                self.past = self.constraints.after(self.past, token)\n",
+         "under a grammar"),  # sglang#33643
+        ("stops", "constraints", "found(self.tokens[self.n_prompt :])",
+         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
+        ("stops", "constraints", ", self.raw[found:], self.processed[found:]", "",
+         r"rows of log p come with"),  # vllm#47616
+        ("stops", "constraints", '"stop" if new[-1] == self.stop_token else "length"', '"stop"',
+         "'stop', not 'length'"),
+        ("logprobs", "constraints", "self.raw.append(self.said[row])",
+         "self.raw.append(self.said[0])", "log p before the rules is"),
+        ("logprobs", "constraints", "self.processed.append(done.target_probs[row].log())",
+         "self.processed.append(done.target_probs[row].log() if not (" + REJECTED + ") else "
+         + RESIDUAL + ")", "log p after them is"),
+    ],
+)  # fmt: skip
+def test_the_checks_of_promises_see(check, module, old, new, message):
+    kind = next(name for name in PROMISES if check in PROMISES[name].split())
+    wrong = dataclasses.replace(BUGS[67], module=module, old=old, new=new, also=(), decoder=kind)
+    with pytest.raises(AssertionError, match=message):
+        PROMISE_CHECKS[check](mutant(wrong))
+
+
 def test_a_block_that_was_published_too_early_misleads_another_text():
     """Bug 60 biases: a text that begins as the guesses did finds entries that were written over."""
     own, off = toy_target(7, 8), []
@@ -231,8 +283,8 @@ def test_a_roll_out_for_another_outcome_is_only_slower_where_its_own_q_comes_wit
     """The output is the target's for any q that the guesses were drawn from; q itself shows it."""
     other = dataclasses.replace(
         BUGS[61],
-        old="        if outcome in self.prepared:\n            return self.prepared[outcome]\n",
-        new="        for rollout in self.prepared.values():\n            return rollout\n",
+        old="        if outcome in self.prepared:\n            rollout = self.prepared[outcome]\n",
+        new="        for rollout in self.prepared.values():\n",
     )
     CHECKS["exact"](mutant(other))
     with pytest.raises(AssertionError, match="q is off by"):
@@ -310,9 +362,9 @@ def test_an_unedited_mutant_is_the_correct_decoder():
         check(mutant(same))
 
 
-def test_the_gallery_has_67_different_bugs():
-    assert [bug.number for bug in BUGS] == [*range(1, 68)]
-    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == 67
+def test_the_bugs_of_the_gallery_are_numbered_and_all_different():
+    assert [bug.number for bug in BUGS] == [*range(1, len(BUGS) + 1)]
+    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == len(BUGS) >= 72
     assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
 

@@ -13,18 +13,29 @@ from nanogpt import checkpoint, same
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.adaptive import by_entropy
+from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline, Worker
+from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
-from nanogpt.drafts.lookahead import JacobiDraft
-from nanogpt.drafts.lookup import PromptLookupDraft
+from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
+from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
+from nanogpt.drafts.parallel import BlockDraft, BlockDrafter, MedusaDraft, MedusaHeads
 from nanogpt.drafts.protocol import Proposer, lifted
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Text, Tree, autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit, p_value
-from nanogpt.proof.toys import SelfDraft, WorstDraft, deep_toy, random_draft, toy_target
+from nanogpt.proof.toys import (
+    SelfDraft,
+    WorstDraft,
+    deep_toy,
+    random_draft,
+    random_head,
+    toy_target,
+)
 from nanogpt.same import (
     SAME,
     SAME_TREE,
@@ -38,7 +49,7 @@ from nanogpt.same import (
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serving
 from nanogpt.serving.batch import batch_generate
-from nanogpt.serving.paged import BlockPool
+from nanogpt.serving.paged import BlockPool, on_pool
 from nanogpt.speculative import CHAIN, residual, speculative_generate
 from nanogpt.tree import tree_generate
 
@@ -198,15 +209,6 @@ def test_every_shipped_draft_gives_the_text_of_plain_decoding(name, shipped):
         assert made.target_passes <= own.target_passes
 
 
-def test_a_draft_of_the_targets_own_blocks_gives_the_text_too():
-    target, head = deep_toy()
-    draft = EarlyExitDraft(target, 1, head, 3)
-    for seed in range(20):
-        own = autoregressive_generate(target, [0, 1], 20, rng=SameDice(seed, 2))
-        made = tree_generate(target, draft, [0, 1], 20, rng=SameDice(seed, 2), steps=SAME_TREE)
-        assert made.tokens == own.tokens
-
-
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_row_of_a_batch_is_the_plain_text_of_its_own_dice(form):
     target, table = form(toy_target(7, 8, seed=7)), random_draft(7)
@@ -248,6 +250,147 @@ def test_a_request_is_the_plain_text_of_its_dice_however_it_is_served(form, capa
     for seed, (id, one) in enumerate(zip(ids, asked, strict=True)):
         own = autoregressive_generate(plain, *one, rng=dice(seed, one[0]))
         assert done[id].tokens == own.tokens
+
+
+# ---- Draft by loop by cache: the sampled twin of every test of greedy equality
+
+
+def random_weights(module):
+    """The module in float64, with large random weights: all that it reads matters."""
+    generator = torch.Generator().manual_seed(0)
+    for p in module.double().parameters():
+        torch.nn.init.normal_(p, generator=generator)
+    return module.requires_grad_(False)
+
+
+DEEP, EXITS = deep_toy()  # three tokens, three blocks, a window of 16
+TABLE = random_draft(3)
+MODEL = TransformerDraft(toy_target(3, 16, seed=3))  # with a cache of its own
+HEADS = random_weights(MedusaHeads(DEEP.config, 2))
+BLOCK = random_weights(BlockDrafter(DEEP.config, (1, 3), K=3, reach=3, rank=2))
+LAYER = random_weights(EagleHead(DEEP.config, norms=True)).share(DEEP)
+GUESSERS = {  # of a target: one draft for all texts of a loop
+    "table": lambda target: TABLE,
+    "transformer": lambda target: MODEL,
+    "lookup": lambda target: PromptLookupDraft(3),
+    "suffix": lambda target: SuffixDraft(3),
+    "grown": lambda target: Grown(MODEL, (2, 1, 2)),
+    "favourites": lambda target: Favourites(MODEL, 6),
+    "ahead": lambda target: AheadDraft(Inline(Drafter(TABLE, 3, [1] * 4))),
+    "ahead-transformer": lambda target: AheadDraft(Inline(Drafter(MODEL, 3, [2] * 4))),
+    "jacobi": lambda target: JacobiDraft(3, 3),
+    "lookahead": lambda target: LookaheadDraft(3, 3, 3, 2),
+    "exit": lambda target: EarlyExitDraft(target, 1, EXITS, 3),
+    "medusa": lambda target: MedusaDraft(HEADS),
+    "medusa-tree": lambda target: MedusaDraft(HEADS, [-1, -1, 1], [1, 0, 1]),
+    "eagle": lambda target: EagleDraft(target, random_head(DEEP), 3),
+    "eagle3": lambda target: EagleDraft(target, random_head(DEEP, (1, 3)), 3),
+    "eagle-tree": lambda target: EagleTree(target, random_head(DEEP, (1, 2)), 2, 3, nodes=4),
+    "mtp": lambda target: EagleDraft(target, LAYER, 3),
+    "block-apart": lambda target: BlockDraft(target, BLOCK, markov=False),
+    "block-markov": lambda target: BlockDraft(target, BLOCK),
+}
+CACHES = {  # of a target; in a pool, four blocks of 4 places hold a window
+    "per-head": lambda target, blocks: target,
+    "fused": lambda target, blocks: FusedLanguageModel(target),
+    "paged": lambda target, blocks: on_pool(target, blocks, 4),
+}
+ASKED = [  # prompt, temperature; 24 new tokens each, over restarts
+    ([0, 1], 1.0),
+    ([2], 0.7),
+    ([1, 1, 0, 2] * 5, 1.4),
+]
+OWN = [
+    autoregressive_generate(DEEP, prompt, 24, Sampling(T), dice(seed, prompt)).tokens
+    for seed, (prompt, T) in enumerate(ASKED)
+]
+
+
+def alone(cache, guesser):
+    """One text after the other, by one draft."""
+    target = CACHES[cache](DEEP, 16)
+    draft = GUESSERS[guesser](target)
+    for seed, (prompt, T) in enumerate(ASKED):
+        asked = target, draft, prompt, 24
+        how = {"sampling": Sampling(T), "rng": dice(seed, prompt)}
+        if isinstance(draft, Proposer):
+            yield tree_generate(*asked, steps=SAME_TREE, **how)
+        else:
+            yield speculative_generate(*asked, 3, steps=SAME, **how)
+
+
+def in_a_batch(cache, guesser):
+    """All of them in the same passes."""
+    target = CACHES[cache](DEEP, 32)
+    prompts, samplings = [prompt for prompt, _ in ASKED], [Sampling(T) for _, T in ASKED]
+    rngs = [dice(seed, prompt) for seed, prompt in enumerate(prompts)]
+    asked = target, GUESSERS[guesser](target), prompts, 24, 3, samplings, rngs
+    return batch_generate(*asked, steps=SAME_TREE)
+
+
+def in_a_server(cache, guesser):
+    """With room for one and a half of them, so that some are preempted."""
+    target = CACHES[cache](DEEP, 6)
+    room = {} if cache == "paged" else {"capacity": 24}
+    server = serving.Server(target, GUESSERS[guesser](target), 3, rows=3, chunk=4, **room)
+    for seed, (prompt, T) in enumerate(ASKED):
+        server.submit(prompt, 24, Sampling(T), dice(seed, prompt), steps=SAME_TREE)
+    requests, done = server.requests, {}
+    while server.requests or server.finished:
+        done |= server.step()
+    assert any(request.preempted for request in requests)
+    return [done[id] for id in range(3)]
+
+
+@pytest.mark.parametrize("name", GUESSERS)
+def test_a_draft_gives_the_text_of_plain_decoding_in_every_loop_and_cache(name):
+    """And in as many rounds in a batch as alone: it guesses the same, by the noise of the place."""
+    for cache in CACHES:
+        rounds = {}
+        for loop in (alone, in_a_batch, in_a_server):
+            made = list(loop(cache, name))
+            tokens = [one.tokens for one in made]
+            assert tokens == OWN, f"{cache}, {loop.__name__}: {tokens}, not {OWN}"
+            rounds[loop] = [len(one.rounds) for one in made]
+            assert sum(r.n_accepted for one in made for r in one.rounds) > 0, f"{cache}, {loop}"
+        assert rounds[alone] == rounds[in_a_batch], cache
+
+
+LONG = toy_target(3, 64, seed=3)  # all of a text fits, and what a draft with a cache reads of it
+AHEAD = {"table": TABLE, "transformer": TransformerDraft(toy_target(3, 64, seed=5))}
+
+
+@pytest.mark.parametrize("fan", [0, 1, 3])
+@pytest.mark.parametrize("draft", AHEAD.values(), ids=AHEAD)
+def test_drafting_ahead_guesses_what_would_be_guessed_in_turn(draft, fan):
+    """Round for round, hit or miss: what the drafter prepares, it draws by the noise of its place.
+
+    With all outcomes prepared, each round is a hit.
+    """
+    for seed, (prompt, T) in enumerate(ASKED):
+        asked, sampling = (prompt, 24), Sampling(T)
+        own = autoregressive_generate(LONG, *asked, sampling, dice(seed, prompt))
+        ahead = AheadDraft(Inline(Drafter(draft, 3, [fan] * 4)))
+        made = tree_generate(LONG, ahead, *asked, sampling, dice(seed, prompt), steps=SAME_TREE)
+        turns = speculative_generate(
+            LONG, draft, *asked, 3, sampling, dice(seed, prompt), steps=SAME
+        )
+        assert made.tokens == turns.tokens == own.tokens
+        assert [r.candidates for r in made.rounds] == [r.candidates for r in turns.rounds]
+        hits = [answer.hit for answer in ahead.answers[1:] if answer.tokens]
+        assert hits and all(hits) == (fan == 3) and any(hits) == (fan > 0)
+
+
+def test_a_process_drafts_ahead_by_the_same_dice():
+    drafter, prompt = Drafter(AHEAD["transformer"], 3, [1] * 4), ASKED[0][0]
+
+    def guesses(by):
+        rng = dice(0, prompt)
+        made = tree_generate(LONG, AheadDraft(by), prompt, 24, rng=rng, steps=SAME_TREE)
+        return [(r.candidates, r.emitted) for r in made.rounds]
+
+    with Worker(drafter) as worker:
+        assert guesses(worker) == guesses(Inline(drafter)) and worker.process is not None
 
 
 # ---- A fair draw

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from nanogpt.cache import keep_path
 from nanogpt.generate import Draft, Proposer, Text, Tree
+from nanogpt.same import SameDice
 from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabilities
 
 Outcome = tuple[int, int]  # k accepted, then this token
@@ -123,6 +124,9 @@ class Branching:
         texts = [[self.tokens[n] for n in self.path(node)] for node in nodes]
         return torch.stack([self.draft.get_probs(self.context[:-1] + text) for text in texts])
 
+    def forget(self, node: int) -> None:
+        """A leaf is to be asked for once more: nothing to do for a draft without a cache."""
+
     def settle(self, current: int, last: int) -> list[int]:
         """`current` is the new node 0, and the path from it to `last` stays; the rest is dropped.
 
@@ -190,6 +194,10 @@ class BranchingModel(Branching):
         if fresh != list(nodes):  # some are only above others, or out of order
             logits = logits[:, [len(sees[node]) - 1 - width for node in nodes]]  # from the end
         return Sampling().probs(logits[0, -len(nodes) :])
+
+    def forget(self, node: int) -> None:
+        """As Branching.forget; its entry stays, and nobody sees it."""
+        del self.sees[node]
 
     def settle(self, current: int, last: int) -> list[int]:
         """As Branching.settle; the entries of the path that stays move together in the cache."""
@@ -279,6 +287,21 @@ class Numbers:
         return source
 
 
+class Places:
+    """The same dice for every outcome: known ahead, as they belong to places, not to turns.
+
+    dice: the verifier's, before it draws in this round, whose number it is.
+    """
+
+    def __init__(self, dice: SameDice, number: int):
+        self.seed, self.index, self.number = dice.seed, dice.index, number
+
+    def __call__(self, number: int) -> Callable[[Outcome], RandomSource]:
+        """Of this round, the dice of its own places; of the next, those after an outcome's."""
+        ahead = number - self.number  # 0 or 1
+        return lambda outcome: SameDice(self.seed, self.index + ahead * (outcome[0] + 1))
+
+
 class Given:
     """Uniform numbers for a RandomSource: these, in turn."""
 
@@ -352,7 +375,11 @@ class Drafter:
             return Rollout([0], question.source(question.number)(outcome))
         self.settle()
         if outcome in self.prepared:
-            return self.prepared[outcome]
+            rollout = self.prepared[outcome]
+            if len(rollout.raw) > len(rollout.tokens) < min(self.K, question.room):
+                rollout.raw.pop()  # there is more room than was foreseen: the last is read again
+                self.tree.forget(rollout.nodes[-1])
+            return rollout
         k, t = outcome
         node = self.tree.add(self.given.nodes[k], t)
         return Rollout([node], question.source(question.number)(outcome))
@@ -552,11 +579,11 @@ class AheadDraft(Proposer):
     """A draft for tree_generate whose drafter works while the target verifies.
 
     by: an Inline or a Worker. shared: draw the guesses from the verifier's source, which only an
-    Inline can. For one text at a time: if texts take turns at one AheadDraft, each round is a new
-    text. Several AheadDrafts may share a `by`, or a drafter: what they write stays the same, but
-    nothing is prepared where somebody else asked in between. answers: what the drafter answered, in
-    order, the latest 2,000; waits: when each was asked for and when it was there, in seconds of
-    time.perf_counter.
+    Inline can; with the same dice (a SameDice), either does in any case. For one text at a time: if
+    texts take turns at one AheadDraft, each round is a new text. Several AheadDrafts may share a
+    `by`, or a drafter: what they write stays the same, but nothing is prepared where somebody else
+    asked in between. answers: what the drafter answered, in order, the latest 2,000; waits: when
+    each was asked for and when it was there, in seconds of time.perf_counter.
     """
 
     def __init__(self, by: Inline | Worker, shared: bool = False):
@@ -577,6 +604,8 @@ class AheadDraft(Proposer):
             self.text, self.source = weakref.ref(text), self.new_source(rng)
             self.number = next(TEXTS)
         self.round = len(text.rounds)
+        if isinstance(rng, SameDice):
+            self.source = Places(rng, self.round)
         asks = self.number, self.round, text.tokens, outcome, most, sampling, self.source
         answer = self.by.ask(Question(*asks))
         self.note(answer, (asked, time.perf_counter()))

@@ -79,13 +79,22 @@ def own_version() -> str:
         return "uninstalled"
 
 
+UNASKED = ("same", "constrained")  # decoders whose bugs no audit's requests bring out
+
+
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     """Our own decoder, or one with a bug of the gallery. It needs no folder.
 
-    Raises ValueError if there is no such bug.
+    Raises ValueError if there is no such bug, or an audit cannot meet it.
     """
     if bug is not None and not 1 <= bug <= len(BUGS):
         raise ValueError(f"there is no bug {bug}; the gallery has 1 to {len(BUGS)}")
+    if bug is not None and BUGS[bug - 1].decoder in UNASKED:
+        unmet = ", ".join(str(one.number) for one in BUGS if one.decoder in UNASKED)
+        raise ValueError(
+            f"an audit asks neither for the same dice nor for constraints, so it does not meet bug "
+            f"{bug}; it takes 1 to {len(BUGS)} without {unmet}"
+        )
     target, _ = checkpoint.load()
     decode = one_by_one(speculative_generate)
     if bug is not None and BUGS[bug - 1].decoder in ("batch", "paged", "server"):

@@ -3,7 +3,8 @@
 Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
 chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
-ahead, chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package
+ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
+30's; 70 to 72, of what a request asks for, chapter 31's. `nanogpt.proof.gallery` serves the package
 with one in it.
 """
 
@@ -19,7 +20,8 @@ class Bug:
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
     has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
-    "eagle" chain, a chain drafted "ahead", a "batch", a "paged" one, or a "server".
+    "eagle" chain, a chain drafted "ahead", a "batch", a "paged" one, a "server", one by the "same"
+    dice, or a "constrained" one.
     """
 
     number: int
@@ -368,4 +370,45 @@ BUGS = [
         "serving/paged", "        self.entries[:, :, block] = 0\n", "",
         "leftovers", "vllm-project/vllm#53856; Dao-AILab/flash-attention#1745; "
         "nod-ai/amd-shark-ai#738", decoder="paged"),
+    Bug(68, "the noise that drew a guess is used again, in the p/q rule", "biased", "same",
+        "        emitted.append(rng.categorical(p))\n        if emitted[-1] != guess:\n"
+        "            return emitted\n",
+        "        if guess is None:\n"
+        "            return [*emitted, rng.categorical(p)]\n"
+        "        q = draft_probs[len(emitted)]\n"
+        "        if not rng.bernoulli(min(1.0, float(p[guess] / q[guess]))):\n"
+        "            return [*emitted, rng.categorical(residual(p.numpy(), q.numpy()))]\n"
+        "        emitted.append(guess)\n"
+        "        rng.index += 1  # the next place\n",
+        "same", "vllm-project/vllm#47386, #54282", decoder="same", also=(
+            ("import CHAIN, More, draw_chain\n", "import CHAIN, More, draw_chain, residual\n"),
+        )),
+    Bug(69, "the index stays where it is: one noise for all places of a text", "biased", "same",
+        "        self.index += 1\n", "",
+        "fair", "NVIDIA/TensorRT-Edge-LLM#211 (in plain decoding: an offset of 0 at every step)",
+        decoder="same"),
+    Bug(70, "a forbidden guess is dropped, and the next token drawn from the masked p", "biased",
+        "constraints",
+        "    rows = sampling.after(candidates)\n",
+        "    grammar, state = sampling.reply.constraints.grammar, sampling.reply.past.state\n"
+        "    for n, token in enumerate(candidates if grammar else []):\n"
+        "        if not grammar.allowed[state, token]:\n"
+        "            del candidates[n:]  # it need not be judged\n"
+        "            break\n"
+        "        state = grammar.next[state, token]\n"
+        "    rows = sampling.after(candidates)\n",
+        "constraints", "vllm-project/vllm#14702 (in its scheduler; exact where guesses are not "
+        "drawn)", decoder="constrained"),
+    Bug(71, "the rules of the first row hold for all rows of a pass", "biased", "constraints",
+        "pasts.append(rules.after(pasts[parent + 1], token))", "pasts.append(reply.past)",
+        "constraints", "sgl-project/sglang#22049 (of penalties), #33643 (where only the last "
+        "token of a round is counted: “the better the draft model, the weaker the penalties”)",
+        decoder="constrained"),
+    Bug(72, "a stop string is looked for at the end of a round, and passed over within", "error",
+        "constraints",
+        "            found = self.constraints.found(self.tokens[self.n_prompt :])\n",
+        "            found = None\n"
+        "            if row == self.rows_of(done)[len(new) - 1]:  # the round's last\n"
+        "                found = self.constraints.found(self.tokens[self.n_prompt :])\n",
+        "stops", "sgl-project/sglang#23802, #27637", decoder="constrained"),
 ]  # fmt: skip

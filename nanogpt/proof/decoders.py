@@ -1,7 +1,8 @@
 """Decoders to be checked, all with `speculative_generate`'s arguments.
 
 `decoder(accept=mine)` is the package's loop with a step of your own; the others put a tree, a
-batch, a server, a paged cache or a second process behind the same signature.
+batch, a server, a paged cache, a second process, the same dice or constraints behind the same
+signature.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nanogpt import tree
+from nanogpt import constraints, generate, same, speculative, tree
 from nanogpt.drafts import ahead, eagle, grown
 from nanogpt.generate import Generation
 from nanogpt.proof.toys import Watched, random_head
@@ -170,3 +171,52 @@ def ahead_decoder(module=ahead, loop=tree, fan: int = 1) -> Decoder:
         )
 
     return generate
+
+
+def same_decoder(module=same, plain=generate, chains=speculative, trees=tree) -> Decoder:
+    """Chains by SAME, trees by SAME_TREE, with speculative_generate's arguments.
+
+    A draft of None is none: plain decoding, by the same dice. The rng is a SameDice, by default of
+    seed 0. A Proposer has a depth of its own. The modules: where the steps and loops come from.
+    """
+
+    def decode(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        rng = rng or module.SameDice(0, len(prompt_tokens))
+        asked = {"sampling": sampling, "rng": rng, **kwargs}
+        if draft is None:
+            return plain.autoregressive_generate(target, prompt_tokens, max_new_tokens, **asked)
+        if isinstance(draft, plain.Proposer):
+            given = target, draft, prompt_tokens, max_new_tokens
+            return trees.tree_generate(*given, steps=module.SAME_TREE, **asked)
+        given = target, draft, prompt_tokens, max_new_tokens, K
+        return chains.speculative_generate(*given, steps=module.SAME, **asked)
+
+    return decode
+
+
+def constrained_decoder(module=constraints) -> Decoder:
+    """`complete` with speculative_generate's arguments, and `constraints` by name.
+
+    A draft of None is none: plain decoding under the same constraints. module: where complete and
+    Constraints come from.
+    """
+
+    def decode(
+        target,
+        draft,
+        prompt_tokens,
+        max_new_tokens,
+        K=4,
+        sampling=Sampling(),
+        rng=None,
+        stop_token=None,
+        constraints=None,
+    ):
+        asked = module.Constraints() if constraints is None else constraints
+        return module.complete(
+            target, prompt_tokens, max_new_tokens, asked, draft, K, sampling, rng, stop_token
+        )
+
+    return decode

@@ -21,8 +21,10 @@ from nanogpt.proof.bugs import Bug
 from nanogpt.proof.decoders import (
     Decoder,
     ahead_decoder,
+    constrained_decoder,
     eagle_decoder,
     paged_decoder,
+    same_decoder,
     server_decoder,
     tree_decoder,
 )
@@ -51,6 +53,8 @@ SERVED = {
     "paged": ["serving.batch", "serving.paged"],
     "server": ["serving.server"],
     "ahead": ["drafts.ahead"],
+    "same": ["same"],
+    "constrained": ["constraints"],
 }  # by the bug's decoder, what is imported beside these three:
 ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
@@ -138,6 +142,10 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return ahead_decoder(of("drafts.ahead"), of("tree"))
     if bug.decoder == "eagle":
         return eagle_decoder(of("drafts.eagle"), of("tree"))
+    if bug.decoder == "same":
+        return same_decoder(of("same"), of("generate"), of("speculative"), of("tree"))
+    if bug.decoder == "constrained":
+        return constrained_decoder(of("constraints"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate
