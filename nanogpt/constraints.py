@@ -220,10 +220,9 @@ class Completion(Generation):
     """A generation, and what an API says of it.
 
     finish_reason: "stop" after a stop string or token, or where the grammar is over; "length" where
-    all tokens that were asked for are there; None of a reply that was broken off. logprobs (n, V):
-    log p of every token that might have stood there, as the target has it, before temperature,
-    penalties and mask; NaN where nobody looked. processed (n, V): after all of them, what was drawn
-    from.
+    all tokens that were asked for are there; None of a reply that was broken off. logprobs (n, V),
+    if they were asked for: log p of whatever might have stood there, as the target has it, before
+    temperature, penalties and mask. processed (n, V): after all of them, what was drawn from.
     """
 
     finish_reason: str | None
@@ -384,8 +383,8 @@ def complete(
 ) -> Completion:
     """The target's reply to the prompt under constraints: plain, or with either kind of draft.
 
-    The other arguments and the errors are those of speculative_generate; steps are by default CHAIN,
-    or TREE for a Proposer. With a lossless rule, the distribution of the reply is that of plain
+    The other arguments and the errors are those of speculative_generate; steps are by default
+    CHAIN, or TREE for a Proposer. With a lossless rule, the reply has the distribution of plain
     decoding under the same constraints, whatever the draft.
     """
     reply = Reply(target, prompt_tokens, max_new_tokens, stop_token, constraints)

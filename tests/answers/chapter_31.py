@@ -1,0 +1,200 @@
+"""Answers to the turn (0) and exercises of chapter 31 that must pass, and some that must not."""
+
+RIGHT = {
+    0: [
+        """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    for token, parent in zip(tokens, parents):
+        pasts.append(after(pasts[parent + 1], token))
+    return pasts
+""",
+        # each from the root, along its path
+        """
+def my_pasts(past, tokens, parents, after):
+    def of(node):
+        return past if node == -1 else after(of(parents[node]), tokens[node])
+
+    return [of(node) for node in range(-1, len(tokens))]
+""",
+        # a dictionary of nodes, and a tuple
+        """
+def my_pasts(past, tokens, parents, after):
+    known = {-1: past}
+    for node, token in enumerate(tokens):
+        known[node] = after(known[parents[node]], token)
+    return tuple(known.values())
+""",
+    ],
+    1: [
+        """
+def my_held_back(reply, stops):
+    beginnings = [stop[:n] for stop in stops for n in range(1, len(stop))]
+    return max([len(x) for x in beginnings if reply.endswith(x)], default=0)
+""",
+        """
+def my_held_back(reply, stops):
+    for n in range(len(reply), 0, -1):
+        end = reply[-n:]
+        if any(stop.startswith(end) and stop != end for stop in stops):
+            return n
+    return 0
+""",
+    ],
+    2: [
+        """
+def my_forced(grammar, state):
+    tokens = []
+    while not grammar.over[state] and grammar.allowed[state].sum() == 1:
+        tokens.append(int(grammar.allowed[state].argmax()))
+        state = int(grammar.next[state, tokens[-1]])
+    return tokens
+""",
+        """
+def my_forced(grammar, state):
+    choices = [t for t in range(grammar.vocab_size) if grammar.allowed[state, t]]
+    if grammar.over[state] or len(choices) != 1:
+        return []
+    return choices + my_forced(grammar, grammar.next[state, choices[0]])
+""",
+    ],
+}
+
+WRONG = {
+    0: [
+        (  # the reply's for all
+            """
+def my_pasts(past, tokens, parents, after):
+    return [past] * (len(tokens) + 1)
+""",
+            "yours all have the same past",
+        ),
+        (  # a chain, whatever the parents
+            """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    for token in tokens:
+        pasts.append(after(pasts[-1], token))
+    return pasts
+""",
+            "which need not be the guess before it in the list",
+        ),
+        (  # no row for the current token
+            """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    for token, parent in zip(tokens, parents):
+        pasts.append(after(pasts[parent + 1], token))
+    return pasts[1:]
+""",
+            "that of the current token, and one for each guess",
+        ),
+        (  # before the guess instead of after it
+            """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    for token in tokens:
+        pasts.append(after(pasts[-1], token))
+    return [past, *pasts[:-1]]
+""",
+            "a guess's own row comes after the guess itself, too",
+        ),
+        (  # its own token alone
+            """
+def my_pasts(past, tokens, parents, after):
+    return [past] + [after(past, token) for token in tokens]
+""",
+            "what comes before the parent belongs to the past as well",
+        ),
+        (  # the parent's index, without the row of the current token
+            """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    for token, parent in zip(tokens, parents):
+        pasts.append(after(pasts[max(parent, 0)], token))
+    return pasts
+""",
+            "row",
+        ),
+        (  # all tokens at once
+            """
+def my_pasts(past, tokens, parents, after):
+    return [past] + [after(past, tokens[: i + 1]) for i in range(len(tokens))]
+""",
+            "one token at a time",
+        ),
+    ],
+    1: [
+        (  # the shortest end
+            """
+def my_held_back(reply, stops):
+    for n in range(1, len(reply) + 1):
+        if any(stop.startswith(reply[-n:]) and len(stop) > n for stop in stops):
+            return n
+    return 0
+""",
+            "may still become a stop",
+        ),
+        (  # as many as the longest stop has, less one, always
+            """
+def my_held_back(reply, stops):
+    return min(len(reply), max(map(len, stops)) - 1)
+""",
+            "may still become a stop",
+        ),
+        (  # the first stop that fits
+            """
+def my_held_back(reply, stops):
+    for stop in stops:
+        for n in range(len(stop) - 1, 0, -1):
+            if reply.endswith(stop[:n]):
+                return n
+    return 0
+""",
+            "may still become a stop",
+        ),
+        (  # letters, not their number
+            """
+def my_held_back(reply, stops):
+    beginnings = [stop[:n] for stop in stops for n in range(len(stop))]
+    return max((x for x in beginnings if reply.endswith(x)), key=len)
+""",
+            "may still become a stop",
+        ),
+    ],
+    2: [
+        (  # past the end
+            """
+def my_forced(grammar, state):
+    tokens = []
+    while grammar.allowed[state].sum() == 1 or grammar.over[state]:
+        tokens.append(int(grammar.allowed[state].argmax()))
+        state = int(grammar.next[state, tokens[-1]])
+        if len(tokens) > 9:
+            break
+    return tokens
+""",
+            "must come",
+        ),
+        (  # one at most
+            """
+def my_forced(grammar, state):
+    if not grammar.over[state] and grammar.allowed[state].sum() == 1:
+        return [int(grammar.allowed[state].argmax())]
+    return []
+""",
+            "must come",
+        ),
+        (  # ends where it may end, not where it must
+            """
+def my_forced(grammar, state):
+    tokens = []
+    while not grammar.matches[state]:
+        tokens.append(int(grammar.allowed[state].argmax()))
+        state = int(grammar.next[state, tokens[-1]])
+    return tokens
+""",
+            "must come",
+        ),
+    ],
+}
