@@ -244,6 +244,10 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "token)\n", "            if row == self.rows_of(done)[len(new) - 1]:\n"
          "                self.past = self.constraints.after(self.past, token)\n",
          "under a grammar"),  # sglang#33643
+        ("constraints", "generate", "            self.past_kvs = self.hidden = None\n",
+         "            self.past_kvs = self.hidden = None\n"
+         "            if hasattr(self, 'past'):\n                self.past = type(self.past)()\n",
+         "under all of them"),  # a grammar that begins anew with the window
         ("stops", "constraints", "found(self.tokens[self.n_prompt :])",
          "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
         ("stops", "constraints", ", self.raw[found:], self.processed[found:]", "",

@@ -10,6 +10,7 @@ import torch
 from conftest import restarts
 
 from nanogpt import checkpoint, same
+from nanogpt.constraints import complete
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.adaptive import by_entropy
@@ -26,12 +27,15 @@ from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Text, Tree, autoregressive_generate
 from nanogpt.measure.clock import prompts_of
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks_promises import RULES
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.gallery import served
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit, p_value
 from nanogpt.proof.toys import (
     SelfDraft,
     WorstDraft,
-    deep_toy,
     random_draft,
     random_head,
     toy_target,
@@ -50,7 +54,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serving
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool, on_pool
-from nanogpt.speculative import CHAIN, residual, speculative_generate
+from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.tree import tree_generate
 
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
@@ -159,12 +163,39 @@ def test_a_draft_that_is_the_target_is_always_right():
         assert made.alpha == 1
 
 
-def test_a_text_that_is_cut_short_goes_on_elsewhere_as_it_would_have():
+def test_a_draft_that_is_the_target_is_always_right_in_trees_batches_and_servers():
+    target, prompts = TOYS[7, 8, "fused"], ([0, 1], [2, 3])
+    itself = SelfDraft(target, 2)
+    for draft in (lifted(itself, 3), Favourites(itself, 3, sharpness=1e6)):  # it is sure
+        rngs = [dice(seed, prompt) for seed, prompt in enumerate(prompts)]
+        made = batch_generate(target, draft, prompts, 30, rngs=rngs, steps=SAME_TREE)
+        rng = dice(2, prompts[0])
+        made.append(tree_generate(target, draft, prompts[0], 30, rng=rng, steps=SAME_TREE))
+        server = serving.Server(target, draft, 3)
+        for seed, prompt in enumerate(prompts):
+            server.submit(prompt, 30, rng=dice(seed, prompt), steps=SAME_TREE)
+        while server.requests or server.finished:
+            made += server.step().values()
+        for r in (r for one in made for r in one.rounds):
+            assert len(r.emitted) == len(r.candidates) + 1
+        assert all(len(one.rounds) < 12 for one in made)
+
+
+@pytest.mark.parametrize("how", ["plain", "chain", "tree"])
+def test_a_text_that_is_cut_short_goes_on_elsewhere_as_it_would_have(how):
     """Its tokens are the new prompt: index and window are where they were, within the window."""
-    target, prompt = TOYS[7, 8, "fused"], [3, 1]
-    whole = autoregressive_generate(target, prompt, 6, rng=dice(5, prompt)).tokens
-    longer = [*prompt, *whole[:3]]
-    assert autoregressive_generate(target, longer, 3, rng=dice(5, longer)).tokens == whole[3:]
+    target, prompt, table = TOYS[7, 8, "fused"], [3, 1], random_draft(7)
+    for seed in range(10):
+        whole = autoregressive_generate(target, prompt, 6, rng=dice(seed, prompt)).tokens
+        longer = [*prompt, *whole[:3]]
+        asked, rng = (longer, 3), dice(seed, longer)
+        if how == "plain":
+            made = autoregressive_generate(target, *asked, rng=rng)
+        elif how == "chain":
+            made = speculative_generate(target, table, *asked, 2, rng=rng, steps=SAME)
+        else:
+            made = tree_generate(target, Favourites(table, 4), *asked, rng=rng, steps=SAME_TREE)
+        assert made.tokens == whole[3:]
 
 
 # ---- The shipped drafts, a batch, a server
@@ -256,14 +287,20 @@ def test_a_request_is_the_plain_text_of_its_dice_however_it_is_served(form, capa
 
 
 def random_weights(module):
-    """The module in float64, with large random weights: all that it reads matters."""
+    """The module in float64, with large random matrices and plain norms: all it reads matters."""
     generator = torch.Generator().manual_seed(0)
-    for p in module.double().parameters():
-        torch.nn.init.normal_(p, generator=generator)
-    return module.requires_grad_(False)
+    for name, p in module.double().requires_grad_(False).named_parameters():
+        if p.dim() > 1:
+            torch.nn.init.normal_(p, generator=generator)
+        elif name.endswith("bias"):
+            p.zero_()
+    return module.eval()
 
 
-DEEP, EXITS = deep_toy()  # three tokens, three blocks, a window of 16
+# Another token three places back moves p by a TV of a third: a wrong entry of a cache would show.
+DEEP = random_weights(GPTLanguageModel(GPTConfig(3, 16, n_layer=3, n_head=2, n_embd=16)))
+DEEP.lm_head.weight *= 0.6
+EXITS = random_weights(torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 3)))
 TABLE = random_draft(3)
 MODEL = TransformerDraft(toy_target(3, 16, seed=3))  # with a cache of its own
 HEADS = random_weights(MedusaHeads(DEEP.config, 2))
@@ -391,6 +428,34 @@ def test_a_process_drafts_ahead_by_the_same_dice():
 
     with Worker(drafter) as worker:
         assert guesses(worker) == guesses(Inline(drafter)) and worker.process is not None
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_a_constrained_reply_is_the_plain_one_by_the_same_dice(rules):
+    """Alone, with a chain and a tree; in a batch; and in a server with too little room."""
+    prompts = [[0, 1], [2], [1, 1, 0, 2] * 5]
+    rngs = [dice(seed, prompt) for seed, prompt in enumerate(prompts)]
+    own = [
+        complete(DEEP, prompt, 24, rules, rng=dice(seed, prompt))
+        for seed, prompt in enumerate(prompts)
+    ]
+    made = batch_generate(
+        DEEP, MODEL, prompts, 24, 3, rngs=rngs, constraints=rules, steps=SAME_TREE
+    )
+    server = serving.Server(DEEP, MODEL, 3, rows=3, chunk=4, capacity=24)
+    for seed, prompt in enumerate(prompts):
+        asked = {"constraints": rules, "steps": SAME_TREE}
+        server.submit(prompt, 24, rng=dice(seed, prompt), **asked)
+    done = {}
+    while server.requests or server.finished:
+        done |= server.step()
+    for seed, (prompt, plain) in enumerate(zip(prompts, own, strict=True)):
+        found = [made[seed], done[seed]]
+        for draft, steps in ((TABLE, SAME), (MODEL, SAME), (Favourites(TABLE, 5), SAME_TREE)):
+            rng = dice(seed, prompt)
+            found.append(complete(DEEP, prompt, 24, rules, draft, 3, rng=rng, steps=steps))
+        for one in found:
+            assert (one.tokens, one.finish_reason) == (plain.tokens, plain.finish_reason)
 
 
 # ---- A fair draw
@@ -540,12 +605,12 @@ def test_favourites_make_the_best_tree_of_so_many_nodes():
     target, table = toy_target(3, 8), random_draft(3)
     for seed in range(20):
         text, rng = Text(target, [0, 2], 6), SameDice(seed, 2)
-        tree = Favourites(table, 5).propose(text, 3, Sampling(), rng)
         worths = path_worths(table, [0, 2], 3, rng)
-        paths = []
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        assert paths == sorted(worths, key=worths.get, reverse=True)[:5]
+        for nodes in (1, 2, 5):  # fewer than there are tokens, and more
+            tree, paths = Favourites(table, nodes).propose(text, 3, Sampling(), rng), []
+            for token, parent in zip(tree.tokens, tree.parents, strict=True):
+                paths.append((*(paths[parent] if parent >= 0 else ()), token))
+            assert paths == sorted(worths, key=worths.get, reverse=True)[:nodes]
 
 
 def path_worths(table, context, depth, rng, sharpness=3.0):
@@ -563,23 +628,18 @@ def path_worths(table, context, depth, rng, sharpness=3.0):
 
 
 def test_noise_that_drew_the_guess_may_not_draw_its_replacement():
-    """The p/q rule, and the residual raced by the guess's own noise (vllm#47386, #54282)."""
-    p, q = (np.array(row) for row in ([0.4, 0.4, 0.2], [0.1, 0.2, 0.7]))
-
-    def token(seed, shared):
-        g, rng = noise(seed, 0, 3), RandomSource(seed)
-        guess = int(scores(q, g).argmax())
-        if rng.bernoulli(min(1.0, p[guess] / q[guess])):
-            return guess
-        again = g if shared else noise(seed, 1, 3)
-        return int(scores(residual(p, q), again).argmax())
-
-    off, n = {}, 20_000
-    for shared in (False, True):
-        counts = Counter(token(seed, shared) for seed in range(n))
-        off[shared] = chi_squared(counts, dict(enumerate(p)), n)[0]
-    assert off[False] < chi_squared_limit(2)
-    assert off[True] > 3 * chi_squared_limit(2)
+    """Bug 68 of the gallery, counted: p/q with the guess's own noise is off, and ours is not."""
+    p, q = (torch.tensor(row).double() for row in ([0.4, 0.4, 0.2], [0.1, 0.2, 0.7]))
+    (bug,) = (bug for bug in BUGS if bug.number == 68)
+    wrong, n, off = served(bug)["nanogpt_with_a_bug.same"], 8000, {}
+    for module in (same, wrong):
+        counts = Counter()
+        for seed in range(n):
+            rng = module.SameDice(seed, 0)
+            guess, rng.index = rng.categorical(q), 0
+            counts[module.accept_same([guess], q[None], torch.stack([p, p]), rng)[0]] += 1
+        off[module] = chi_squared(counts, dict(enumerate(p.tolist())), n)[0]
+    assert off[same] < chi_squared_limit(2) < off[wrong] / 2
 
 
 @pytest.mark.parametrize(
