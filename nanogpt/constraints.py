@@ -334,7 +334,8 @@ class Reply(Text):
                 self.processed.append(done.target_probs[row].log())
             found = self.constraints.found(self.tokens[self.n_prompt :])
             if found is not None:
-                del self.tokens[self.n_prompt + found :], self.raw[found:], self.processed[found:]
+                del self.tokens[self.n_prompt + found :]
+                del self.raw[found:], self.processed[found:]
             if found is not None or self.constraints.ended(self.past):
                 self.finish_reason = "stop"
                 return

@@ -15,13 +15,16 @@ from conftest import make_model
 
 from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
+from nanogpt.constraints import CONSTRAINED, Constraints, Reply, RowSampling, complete
 from nanogpt.data import DATA_DIR
 from nanogpt.drafts import transformer
 from nanogpt.engines import adapters, audit
 from nanogpt.engines.adapters import Engine
 from nanogpt.engines.audit import Truth, behind_the_best, powers, resampled
 from nanogpt.engines.export import export_pair
+from nanogpt.engines.wrong import WRONG, mode_of
 from nanogpt.generate import autoregressive_generate
+from nanogpt.grammar import Grammar
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -45,6 +48,7 @@ from nanogpt.proof.statistics import (
 )
 from nanogpt.proof.toys import TableDraft, toy_target
 from nanogpt.sampling import Sampling
+from nanogpt.speculative import speculative_rounds
 
 JOINTLY = audit.PLACES[-1]
 
@@ -547,6 +551,225 @@ def test_places_that_are_right_one_by_one_and_wrong_together_are_seen(truth, fai
     assert all(test.p > LEVEL for test in row.tests[:3])
 
 
+# Constraints
+
+
+def asked_together(letters="abcdefg"):
+    """All of them at once, over a small vocabulary: the truth has to keep their order."""
+    return Constraints(
+        grammar=Grammar("([a-c][b-g]){9}", letters),
+        bias={1: 0.7},
+        presence=0.8,
+        frequency=0.3,
+        repetition=1.4,
+        min_p=0.05,
+    )
+
+
+def test_the_truth_under_constraints_is_what_enumeration_of_the_decoder_gives():
+    target, rules = toy_target(3, 8, seed=1), asked_together("abc")
+    draft = TableDraft(torch.tensor([[0.5, 0.25, 0.25]] * 3))
+    truth = Truth(target, [], [0, 1], "toy", {}, {})
+    pairs = torch.tensor([*itertools.product(range(3), repeat=2)])  # (9, 2)
+    p = audit.ruled(truth, pairs, rules).gather(-1, pairs[..., None])[..., 0].prod(-1)
+    joint = dict(zip(map(tuple, pairs.tolist()), p.tolist(), strict=True))
+    made = enumerate_outcomes(
+        lambda rng: tuple(complete(target, [0, 1], 2, rules, draft, 2, Sampling(), rng).tokens)
+    )
+    assert total_variation(joint, made) < 1e-9 and sum(p > 0) == 4, "[a-c] twice, less [b-c]"
+    assert total_variation(joint, exact_continuations(target, 2, Sampling())) > 0.1
+
+
+TOY_RULES = {
+    "grammar": Constraints(grammar=Grammar("([a-d][c-g]){9}", "abcdefg")),
+    "penalties": Constraints(presence=2.0, frequency=1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def toys(truth):
+    """A truth under constraints; and a mode of our decoder by these steps, with a bad draft."""
+    q = torch.full((7, 7), 0.05, dtype=torch.float64)
+    q[:, 0], q[:, 5] = 0.4, 0.35  # where p has its share, and where the grammar forbids it
+
+    def engine(steps):
+        mode = mode_of(truth.target, TableDraft(q), 2, steps)
+        return Engine("ours", "1", {"draft": mode}, takes=adapters.TAKEN)
+
+    return dataclasses.replace(truth, greedy=[], rules=TOY_RULES), engine
+
+
+@pytest.mark.parametrize(
+    "steps,refused",
+    [(CONSTRAINED, ()), (WRONG["dropped"], ["grammar"]), (WRONG["first row"], [*TOY_RULES])],
+    ids=["right", "dropped", "first row"],
+)
+def test_a_right_engine_passes_under_constraints_and_the_wrong_ones_do_not(toys, steps, refused):
+    truth, engine = toys
+    for seed in (0, 1000) if not refused else (0,):
+        report = audit.audit(engine(steps), truth, 400, seed, K=2, settings=[*TOY_RULES])
+        [row] = report.rows
+        said = [name for name in TOY_RULES if re.search(rf"(^|; ){name}, ", row.refusal)]
+        assert said == [*refused], row.refusal
+        assert all(len(row.places[name]) == 7 for name in TOY_RULES) and not row.tests
+    if "penalties" in refused:
+        assert re.match(
+            r"grammar, \d+ of 400 texts hold a letter that must not come, ", row.refusal
+        )
+
+
+def test_a_guess_that_is_dropped_gives_what_the_fractions_say():
+    """p = (.7, .3, 0) and q = (.2, .2, .6): kept, (.7, .3); dropped, (.62, .38)."""
+
+    class Target:
+        config, device = toy_target(3, 8).config, torch.device("cpu")
+
+        def __call__(self, idx, past_kvs=None):
+            logits = torch.tensor([0.7, 0.3, 0.5], dtype=torch.float64).log()
+            return logits.expand(1, idx.shape[1], 3), None, ((idx,),)
+
+    rules = Constraints(grammar=Grammar("[ab]{9}", "abc"))
+    q = torch.tensor([[0.2, 0.2, 0.6]] * 3, dtype=torch.float64)
+
+    def first(steps):
+        def decode(rng):
+            reply = Reply(Target(), [0], 2, None, rules)
+            rows = RowSampling(Sampling(), reply)
+            return next(speculative_rounds(reply, TableDraft(q), 1, rows, rng, steps=steps)).emitted
+
+        made = enumerate_outcomes(lambda rng: (decode(rng)[0],))
+        return [made.get((x,), 0.0) for x in range(3)]
+
+    steps = dataclasses.replace(WRONG["dropped"], trim=lambda kvs, *_: kvs)
+    assert first(steps) == pytest.approx([0.62, 0.38, 0], abs=1e-9)
+    kept = dataclasses.replace(steps, draft=CONSTRAINED.draft)
+    assert first(kept) == pytest.approx([0.7, 0.3, 0], abs=1e-9)
+
+
+def test_what_an_engine_does_not_take_is_not_asked_and_said_so(truth, faithful):
+    """An adapter of old has no fifth argument, and goes on working."""
+    ruled, settings = dataclasses.replace(truth, rules=TOY_RULES), ["T 1", *TOY_RULES]
+    report = audit.audit(Engine("ours", "1", {"mode": faithful}), ruled, 400, settings=settings)
+    assert report.right and list(report.rows[0].places) == ["T 1"]
+    assert audit.verdicts(report)[-1] == (
+        "the engine takes no such constraints: grammar, penalties"
+    )
+    asked = []
+
+    def generate(prompts, n, sampling, seed, **constraints):
+        asked.append(constraints)
+        return faithful(prompts, n, sampling, seed)
+
+    engine = Engine("ours", "1", {"mode": generate}, takes=("presence", "frequency", "min_p"))
+    report = audit.audit(engine, ruled, 400, settings=settings)
+    assert report.untaken == ["grammar"] and not report.right, "it leaves the penalties out"
+    penalties = {"constraints": TOY_RULES["penalties"]}
+    assert asked == [{}] * 5 + [penalties] * 4
+
+
+def test_the_last_token_that_min_p_keeps_may_be_float32s(truth):
+    made = drawn(truth.target, [truth.prompt], 3, Sampling(), 1)
+    ranked = own_probs(truth.target, truth.prompt, made, Sampling())[0, 0].sort(descending=True)
+    made[0, 0] = ranked.indices[3]
+    for above, forgiven in ((0.5 * audit.TIE, True), (2 * audit.TIE, False)):
+        rules = Constraints(min_p=float(ranked.values[3] / ranked.values[0]) * (1 + above))
+        p = audit.ruled(truth, made, rules)[0, 0]
+        assert bool(p[made[0, 0]] > 0) == forgiven
+        assert float(p.sum()) == pytest.approx(1)
+
+
+def test_the_rules_that_are_asked_for_never_end_and_forbid_what_the_draft_guesses(pair):
+    target, _, tokenizer = pair
+    rules = audit.rules_of(tokenizer)
+    assert list(rules) == list(audit.RULES)
+    assert [audit.asks(x) for x in rules.values()] == [set(x) for x in audit.RULES.values()]
+    assert set().union(*map(set, audit.RULES.values())) == set(adapters.TAKEN)
+    grammar, states = rules["grammar"].grammar, {0}
+    for _ in range(2 * 4 + 3):  # one more than is tested
+        assert not grammar.matches[[*states]].any()
+        states = {int(x) for at in states for x in grammar.next[at][grammar.next[at] >= 0]}
+        assert states, "it goes on"
+    context = [*tokenizer.encode(audit.PROMPT), *tokenizer.encode("o")]
+    q = transformer.load().get_probs(context)
+    assert 0.3 < float(q[~grammar.allowed[grammar.next[0, tokenizer.encode("o")[0]]]].sum()) < 0.6
+
+
+def test_a_control_under_constraints_runs_where_they_were_asked_for(truth, monkeypatch):
+    ran = []
+
+    def audit_mode(engine, mode, K, plan, bar):
+        ran.append((engine.name, plan.settings))
+        return audit.Row(mode, K=K)
+
+    monkeypatch.setattr(audit, "audit_mode", audit_mode)
+    assert [row.mode for row in audit.controls(truth, 10, 0, LEVEL, 4)] == ["bug 1", "bug 8"]
+    rows = audit.controls(truth, 10, 0, LEVEL, 4, False, ["grammar", "bias"])
+    assert [row.mode for row in rows] == ["bug 1", "bug 8", "dropped", "first row"]
+    assert ran[4:] == [("nanogpt, dropped", ("grammar",)), ("nanogpt, first row", ("grammar",))]
+
+
+@pytest.mark.parametrize(
+    "flags,first,settings",
+    [
+        ([], 4, [*audit.SETTINGS, *audit.RULES]),
+        (["--quick"], 4, ["T 1"]),
+        (["--constraints"], 4, ["T 1", *audit.RULES]),
+    ],
+)
+def test_what_a_run_asks(flags, first, settings, monkeypatch, shipped, capsys):
+    asked = []
+
+    def one(engine, truth, samples, seed, level, progress, K, settings):
+        asked.append((K, [*engine.modes], settings))
+        return audit.Report("o", "1", "", "", 5, samples, level, seed, [], [])
+
+    monkeypatch.setattr(Truth, "of", lambda *_: shipped)
+    monkeypatch.setattr(audit, "audit", one)
+    monkeypatch.setattr(audit, "controls", lambda *_: [])
+    monkeypatch.setattr(audit, "export_pair", lambda folder, wide=False: None)
+    audit.audited(audit.parse_arguments(["nanogpt", *flags]))
+    assert asked[0] == (first, ["plain", "draft", "lookup"], settings)
+    assert asked[1:] == ([] if flags else [(1, ["draft", "lookup"], [*audit.SETTINGS])])
+    assert capsys.readouterr().out.startswith("Working out what comes after ")
+
+
+def test_what_all_rows_begin_with_is_read_once():
+    target, prompt = toy_target(3, 8, seed=1), [0, 1, 2]
+    rows = torch.tensor([[*prompt, *more] for more in itertools.product(range(3), repeat=2)])
+    whole, once = next_probs(target)(rows), next_probs(target, prompt)(rows)
+    assert torch.allclose(whole, once, atol=1e-12)
+    assert torch.allclose(
+        next_probs(target)(rows[:1, :3]), next_probs(target, prompt)(rows[:1, :3])
+    )
+
+
+def test_constraints_in_transformers_own_words():
+    asked = adapters.for_transformers(asked_together(), [0, 1])
+    allowed = asked.pop("prefix_allowed_tokens_fn")
+    assert asked == {"sequence_bias": {(1,): 0.7}, "repetition_penalty": 1.4, "min_p": 0.05}
+    assert allowed(0, torch.tensor([0, 1])) == [0, 1, 2], "the prompt is no part of the text"
+    assert allowed(0, torch.tensor([0, 1, 2])) == [1, 2, 3, 4, 5, 6]
+    assert allowed(0, torch.tensor([0, 1, 6, 6])) == [*range(7)], "a guess has left the grammar"
+    assert adapters.for_transformers(None, [0]) == adapters.for_transformers(Constraints(), [0])
+
+
+def test_transformers_writes_under_constraints_what_we_do(pair, tmp_path):
+    """Greedily, so that there is one right text, whatever drafts it."""
+    pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
+    target, _, tokenizer = pair
+    export_pair(tmp_path)
+    engine, prompt = adapters.open_transformers(tmp_path), tokenizer.encode(audit.PROMPT)
+    made = set()
+    for name, rules in audit.rules_of(tokenizer).items():
+        if audit.asks(rules) <= set(engine.takes):
+            right = complete(target, prompt, 24, rules, sampling=Sampling(0)).tokens
+            made.add(tuple(right))
+            for mode, generate in engine.modes.items():
+                text = generate([prompt], 24, Sampling(0), 0, constraints=rules)
+                assert text == [right], (name, mode)
+    assert len(made) == 4 and set(engine.takes) == {"grammar", "bias", "repetition", "min_p"}
+
+
 # The command
 
 
@@ -571,11 +794,17 @@ def test_a_file_with_an_engine_is_audited_and_reported(tmp_path, capsys, monkeyp
     printed = capsys.readouterr().out
     assert code == 0 and "mine 7: 200 samples after 'and a'" in printed and asked == ["no "]
     assert re.search(
-        r"\nplain: right; a bias of 0\.\d\d, or of 0\.\d\d at one place, .*\n$", printed
+        r"\nplain: right; a bias of 0\.\d\d, or of 0\.\d\d at one place, .*\n"
+        f"{NONE}$",
+        printed,
     )
+    assert printed.startswith("Working out what comes after 'no ' how often …\nplain: done in ")
     assert printed.count("\nplain  ") == 1 + len(audit.SETTINGS), "once, whatever K is"
     report = json.loads(out.read_text())
     assert report["rows"][0]["greedy"] == 2 and len(report["power"]) == 2
+
+
+NONE = "the engine takes no such constraints: grammar, penalties, repetition, bias, min-p\n"
 
 
 def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shipped):
@@ -584,7 +813,7 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
     monkeypatch.setattr(Truth, "of", lambda *_: shipped)
     monkeypatch.setattr(audit, "controls", lambda *_: [])
     assert audit.main([str(own), "--samples", "100"]) == 1
-    assert capsys.readouterr().out.endswith("prompts; 1 answers came to 100 prompts\n")
+    assert capsys.readouterr().out.endswith("prompts; 1 answers came to 100 prompts\n" + NONE)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
+from nanogpt.constraints import Constraints
 from nanogpt.engines.adapters import Engine, Generate
 from nanogpt.sampling import Sampling
 
@@ -40,10 +41,10 @@ def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:
             folder / "openvino-target", "CPU", scheduler_config=scheduler, **options, **hints
         )
 
-        def generate(prompts, n, sampling, seed):
-            made = []
+        def generate(prompts, n, sampling, seed, constraints=None):
+            made, asked = [], settings | settings_of(constraints)
             for i, prompt in enumerate(prompts):
-                out = ask(pipe, prompt, n, sampling, seed + i, settings)
+                out = ask(pipe, prompt, n, sampling, seed + i, asked)
                 made.append(out.tokens[0])
                 count(counts, out.extended_perf_metrics)
             return made
@@ -58,7 +59,22 @@ def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:
         "lookup": mode(guesses | {"max_ngram_size": 2}, prompt_lookup=True),
     }
     told = "float32" if exact else "default precision"
-    return Engine("openvino-genai", version("openvino-genai"), modes, lambda: dict(counts), told)
+    name, takes = "openvino-genai", ("grammar", "presence", "frequency", "repetition", "min_p")
+    return Engine(name, version(name), modes, lambda: dict(counts), told, takes)
+
+
+def settings_of(constraints: Constraints | None) -> dict:
+    """Constraints under the names of a GenerationConfig, which has no bias."""
+    import openvino_genai as genai
+
+    if constraints is None:
+        return {}
+    told = {"presence_penalty": constraints.presence, "frequency_penalty": constraints.frequency}
+    told |= {"repetition_penalty": constraints.repetition, "min_p": constraints.min_p}
+    if constraints.grammar is not None:
+        regex = constraints.grammar.pattern
+        told["structured_output_config"] = genai.StructuredOutputConfig(regex=regex)
+    return told
 
 
 def ask(pipe, prompt: list[int], n: int, sampling: Sampling, seed: int, settings: dict):

@@ -13,6 +13,7 @@ from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from nanogpt.constraints import Constraints
 from nanogpt.engines.adapters import Engine, Generate
 
 DRAFTS = {"greedy": "one-hot drafts", "probabilistic": "drawn drafts"}  # by draft_sample_method
@@ -33,9 +34,10 @@ def open_engine(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -
     one = OneAtATime(folder / "wide" / "target")
 
     def mode(speculative: dict | None) -> Generate:
-        def generate(prompts, n, sampling, seed):
+        def generate(prompts, n, sampling, seed, constraints=None):
             common = {"temperature": sampling.temperature, "max_tokens": n, "ignore_eos": True}
             common |= {"top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
+            common |= settings_of(constraints)
             settings = [
                 vllm.SamplingParams(**common, seed=seed + i, detokenize=False)
                 for i in range(len(prompts))
@@ -52,7 +54,22 @@ def open_engine(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -
     guesses = {"num_speculative_tokens": K}
     modes = {"plain": mode(None), "draft": mode(draft | guesses), "lookup": mode(lookup | guesses)}
     told = f"float32, {DRAFTS[draft_sample_method]}"
-    return Engine(distribution_of("vllm"), vllm.__version__, modes, one.count, told)
+    takes = "grammar", "presence", "frequency", "repetition"
+    return Engine(distribution_of("vllm"), vllm.__version__, modes, one.count, told, takes)
+
+
+def settings_of(constraints: Constraints | None) -> dict:
+    """Constraints under the names of SamplingParams; with a draft, it refuses a bias and min-p."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if constraints is None:
+        return {}
+    told = {"presence_penalty": constraints.presence, "frequency_penalty": constraints.frequency}
+    told |= {"repetition_penalty": constraints.repetition}
+    if constraints.grammar is not None:
+        regex = constraints.grammar.pattern
+        told["structured_outputs"] = StructuredOutputsParams(regex=regex)
+    return told
 
 
 class OneAtATime:

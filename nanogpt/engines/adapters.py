@@ -12,25 +12,28 @@ import importlib.util
 import inspect
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nanogpt import checkpoint
+from nanogpt.constraints import Constraints, complete
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.gallery import mutant
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import RandomSource
 from nanogpt.speculative import speculative_generate
 
-# prompts, max_new_tokens, sampling, seed -> the new tokens of each prompt, exactly so many
-Generate = Callable[[list[list[int]], int, Sampling, int], list[list[int]]]
+# prompts, max_new_tokens, sampling, seed -> the new tokens of each prompt, exactly so many;
+# with constraints=… as well, where the engine takes them
+Generate = Callable[..., list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class Engine:
     independent of each other, and of those of another seed. counts: the passes of the target, and
     guesses drafted and accepted, all since the start, as far as the engine tells them. name: of the
     distribution that was installed, which need not be the module's. options: what was set that
-    bears on the result: the precision, how a draft guesses.
+    bears on the result: the precision, how a draft guesses. takes: which fields of `Constraints`
+    the modes understand, such as "grammar" or "presence". Where an audit asks for these alone, a
+    mode is called with `constraints=` as well, at temperature 1; otherwise never.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Engine:
     modes: dict[str, Generate]
     counts: Callable[[], dict[str, int]] | None = None
     options: str = ""
+    takes: Collection[str] = ()
 
 
 def one_by_one(decode: Callable[..., Generation]) -> Callable[..., list[Generation]]:
@@ -80,6 +86,7 @@ def own_version() -> str:
 
 
 UNASKED = ("same", "constrained")  # decoders whose bugs no audit's requests bring out
+TAKEN = ("grammar", "bias", "presence", "frequency", "repetition", "min_p")  # all that is asked
 
 
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
@@ -104,9 +111,15 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     counts = Counter(passes=0, drafted=0, accepted=0)
 
     def mode(decode, draft) -> Generate:
-        def generate(prompts, n, sampling, seed):
+        def generate(prompts, n, sampling, seed, constraints=None):
             rngs = [RandomSource(seed + i) for i in range(len(prompts))]
-            made = decode(target, draft, prompts, n, K, sampling, rngs)
+            if constraints is None:
+                made = decode(target, draft, prompts, n, K, sampling, rngs)
+            else:
+                made = [
+                    complete(target, prompt, n, constraints, draft, K, sampling, rng)
+                    for prompt, rng in zip(prompts, rngs, strict=True)
+                ]
             for r in (r for one in made for r in one.rounds):
                 counts.update(passes=1, drafted=len(r.candidates), accepted=r.n_accepted)
             return [one.tokens for one in made]
@@ -119,7 +132,32 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         "lookup": mode(decode, PromptLookupDraft(target.config.vocab_size)),
     }
     name = "nanogpt" if bug is None else f"nanogpt with bug {bug}"
-    return Engine(name, own_version(), modes, lambda: dict(counts), "float32")
+    takes = () if bug is not None else TAKEN
+    return Engine(name, own_version(), modes, lambda: dict(counts), "float32", takes)
+
+
+def for_transformers(constraints: Constraints | None, prompt: Sequence[int]) -> dict:
+    """Constraints as arguments of transformers' `generate`, which knows no presence or frequency.
+
+    What a grammar allows is told by `prefix_allowed_tokens_fn`, of the reply so far. Everything is
+    allowed where a guess has left the grammar, as nothing after it is read.
+    """
+    if constraints is None:
+        return {}
+    told, grammar = {}, constraints.grammar
+    if grammar is not None:
+
+        def allowed(_, ids):
+            return np.flatnonzero(grammar.allowed[grammar.state(ids[len(prompt) :])]).tolist()
+
+        told["prefix_allowed_tokens_fn"] = allowed
+    if constraints.bias:
+        told["sequence_bias"] = {(token,): by for token, by in constraints.bias.items()}
+    if constraints.repetition != 1:
+        told["repetition_penalty"] = constraints.repetition
+    if constraints.min_p:
+        told["min_p"] = constraints.min_p
+    return told
 
 
 def open_transformers(folder: Path, K: int = 4) -> Engine:
@@ -138,7 +176,7 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
     target.register_forward_hook(lambda *_: counts.update(passes=1))
 
     def mode(**extra) -> Generate:
-        def generate(prompts, n, sampling, seed):
+        def generate(prompts, n, sampling, seed, constraints=None):
             transformers.set_seed(seed)
             settings = {"do_sample": False}
             if sampling.temperature:
@@ -148,7 +186,8 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
             for prompt in prompts:  # with a draft, it takes one at a time
                 idx = torch.tensor([prompt])
                 settings |= {"attention_mask": torch.ones_like(idx), "min_new_tokens": n}
-                out = target.generate(idx, max_new_tokens=n, **settings, **extra)
+                ruled = settings | for_transformers(constraints, prompt)
+                out = target.generate(idx, max_new_tokens=n, **ruled, **extra)
                 made.append(out[0, len(prompt) :].tolist())
             return made
 
@@ -160,7 +199,10 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
         "lookup": mode(prompt_lookup_num_tokens=K),
     }
     told = "float32"  # as the folders say
-    return Engine("transformers", transformers.__version__, modes, lambda: dict(counts), told)
+    takes = "grammar", "bias", "repetition", "min_p"
+    return Engine(
+        "transformers", transformers.__version__, modes, lambda: dict(counts), told, takes
+    )
 
 
 def open_file(path: Path, folder: Path, K: int = 4) -> Engine:

@@ -9,7 +9,9 @@ text, which one pass of the target tells. So that test needs no table of all tex
 a model of any size.
 
 Each mode runs at temperature 1, at .7 with top-p .9 and with top-k 20, drafting 4 tokens and 1.
-Every report has controls: a decoder that is known to be wrong, in as many samples.
+Where an engine takes them, it is asked for a grammar, for penalties, a bias and min-p, too, each at
+temperature 1 and with the first K. Every report has controls: decoders that are known to be wrong,
+in as many samples.
 
 An engine is `transformers`; `nanogpt` (with `--bug N`: out of the gallery); or a file with a
 function `open_engine(folder)` that returns an `Engine` of `nanogpt.engines.adapters`. The
@@ -31,22 +33,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import checkpoint
-from nanogpt.data import check_folders
+from nanogpt.constraints import Constraints
+from nanogpt.data import CharTokenizer, check_folders
 from nanogpt.drafts import transformer
 from nanogpt.engines import endpoint
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
+from nanogpt.engines.wrong import open_wrong
+from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import total_variation
 from nanogpt.proof.statistics import (
@@ -59,6 +65,7 @@ from nanogpt.proof.statistics import (
     exact_joint,
     marginal,
     next_probs,
+    own_logits,
     own_probs,
     p_value,
     power,
@@ -79,20 +86,59 @@ SETTINGS = {
     "T .7, top-p .9": Sampling(0.7, top_p=0.9),
     "top-k 20": Sampling(top_k=20),
 }
+# Asked where an engine takes them, at temperature 1: arguments of Constraints. The grammar begins
+# with an o, so that all texts do; then in turn come letters of which the draft guesses many wrong.
+RULES = {
+    "grammar": {"grammar": "o([m-z ][a-l]){50}"},
+    "penalties": {"presence": 2.0, "frequency": 1.0},
+    "repetition": {"repetition": 1.5},
+    "bias": {"bias": {"e": -2.0, "o": 1.0, " ": 1.0}},
+    "min-p": {"min_p": 0.1},
+}
 CONTROLS = (1, 8)  # bugs: rejections are resampled from p; the bonus token is the likeliest
+# of `wrong`, and the rules that it is asked for
+RULE_CONTROLS = (
+    ("dropped", "grammar"),
+    ("first row", "grammar"),
+    ("first row", "penalties"),
+    ("first row", "repetition"),
+)
 SAMPLES = 1000
 AT_ONCE = 100  # samples in a call
 
 
-def resampled(target: GPTLanguageModel, draft: GPTLanguageModel) -> Callable[[Tensor], Tensor]:
+def rules_of(tokenizer: CharTokenizer) -> dict[str, Constraints]:
+    """RULES over the tokens of a vocabulary. Raises ValueError if it lacks a letter of theirs."""
+    made = {}
+    for name, asked in RULES.items():
+        given = dict(asked)
+        if "grammar" in asked:
+            given["grammar"] = Grammar(asked["grammar"], tokenizer.chars)
+        if "bias" in asked:
+            given["bias"] = {tokenizer.encode(x)[0]: by for x, by in asked["bias"].items()}
+        made[name] = Constraints(**given)
+    return made
+
+
+def asks(constraints: Constraints) -> set[str]:
+    """The fields that are not as they are by default."""
+    names = (x.name for x in dataclasses.fields(Constraints))
+    return {x for x in names if getattr(constraints, x) != getattr(Constraints(), x)}
+
+
+def resampled(
+    target: GPTLanguageModel, draft: GPTLanguageModel, prompt: Sequence[int] = ()
+) -> Callable[[Tensor], Tensor]:
     """As next_probs, of a decoder that on rejection draws from p instead of the residual.
 
     min(p, q) is what it accepts; the rest of the time it draws from p. That is bug 1 of the
     gallery, and where each wrong engine that we have met comes near to.
     """
 
+    p_after, q_after = next_probs(target, prompt), next_probs(draft, prompt)
+
     def probs(rows: Tensor) -> Tensor:
-        p, q = next_probs(target)(rows), next_probs(draft)(rows)
+        p, q = p_after(rows), q_after(rows)
         accepted = torch.minimum(p, q)
         return accepted + (1 - accepted.sum(-1, keepdim=True)) * p
 
@@ -160,7 +206,7 @@ class Truth:
 
     target: in float64. greedy: the prompts that are continued at temperature 0. prompt: the one of
     the samples; exact and other: {places: distribution} of what follows it, the target's own and
-    the `resampled` one.
+    the `resampled` one. rules: the constraints that may be asked for, by name.
     """
 
     target: GPTLanguageModel
@@ -169,6 +215,7 @@ class Truth:
     text: str
     exact: dict[tuple, Joint]
     other: dict[tuple, Joint]
+    rules: Mapping[str, Constraints] = field(default_factory=dict)
 
     @classmethod
     def of(cls, target, draft, tokenizer, prompt: str = PROMPT) -> Truth:
@@ -179,7 +226,7 @@ class Truth:
             most = target.config.block_size - DEPTH - 1
             raise ValueError(f"the prompt has {len(tokens)} tokens; take 1 to {most}")
         tables = []
-        for probs in (next_probs(target), resampled(target, draft)):
+        for probs in (next_probs(target, tokens), resampled(target, draft, tokens)):
             joint = exact_joint(probs, tokens, DEPTH)
             tables.append({places: marginal(joint, places) for places in PLACES})
         return cls(target, [tokenizer.encode(text) for text in GREEDY], tokens, prompt, *tables)
@@ -232,7 +279,8 @@ class Report:
 
     engine, version, options: exactly what was run, as in Engine. greedy: how many texts of
     GREEDY_TOKENS tokens. chance: the tests of as many samples drawn from the exact distribution
-    itself. controls: what was found out about decoders that are known to be wrong.
+    itself. controls: what was found out about decoders that are known to be wrong. untaken: what
+    the engine could have been asked, if it took such constraints.
     """
 
     engine: str
@@ -247,6 +295,7 @@ class Report:
     chance: list[Test]
     rows: list[Row] = field(default_factory=list)
     controls: list[Row] = field(default_factory=list)
+    untaken: list[str] = field(default_factory=list)
 
     @property
     def right(self) -> bool:
@@ -311,7 +360,7 @@ class Plan(NamedTuple):
     """What every mode of an audit is asked: so many samples of each setting, from this seed on."""
 
     truth: Truth
-    settings: Sequence[str]  # of SETTINGS
+    settings: Sequence[str]  # of SETTINGS, and of the truth's rules
     samples: int
     seed: int
     level: float
@@ -354,22 +403,55 @@ def rounded(truth: Truth, made: Tensor, sampling: Sampling) -> Tensor:
     return torch.where(near & (p.gather(-1, made[..., None]) == 0), down_to_it, p)
 
 
+def ruled(truth: Truth, made: Tensor, rules: Constraints) -> Tensor:
+    """p (N, n, V) of each token of made (N, n) under constraints, by what was made before it.
+
+    As in `rounded`, the last token that min-p keeps may be one that float32 keeps.
+    """
+    logits = own_logits(truth.target, truth.prompt, made)  # (N, n, V)
+    N, n, V = logits.shape
+    in_prompt, start = np.bincount(truth.prompt, minlength=V) > 0, rules.begin(V)
+    pasts = []
+    for tokens in made.tolist():
+        pasts += itertools.accumulate(tokens[:-1], rules.after, initial=start)
+
+    def probs(rules: Constraints) -> Tensor:
+        changed = rules.logits(logits.flatten(0, 1), pasts, in_prompt)
+        return Sampling().probs(changed).unflatten(0, (N, n))
+
+    p = probs(rules)
+    if rules.min_p:
+        lower = probs(dataclasses.replace(rules, min_p=(1 - TIE) * rules.min_p))
+        p = torch.where(p.gather(-1, made[..., None]) > 0, p, lower)
+    return p
+
+
 def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: tqdm) -> None:
     """Fill in the row's tests of one setting's samples. Raises Refused if one of them fails."""
-    sampling, n, truth = SETTINGS[setting], 2 * (row.K or 0) + 2, plan.truth
-    made = samples_of(generate, plan, max(n, DEPTH), sampling, bar)
-    p = rounded(truth, made, sampling)
+    n, truth = max(2 * (row.K or 0) + 2, DEPTH), plan.truth
+    if setting in truth.rules:
+        sampling, rules = Sampling(), truth.rules[setting]
+        asked = functools.partial(generate, constraints=rules)
+        made = samples_of(asked, plan, n, sampling, bar)
+        p = ruled(truth, made, rules)
+    else:
+        sampling, rules = SETTINGS[setting], None
+        made = samples_of(generate, plan, n, sampling, bar)
+        p = rounded(truth, made, sampling)
     row.places[setting] = places = each_place(p, made, plan.level)
     tests = []
-    if sampling == Sampling():
+    if sampling == Sampling() and rules is None:
         firsts = Counter(map(tuple, made[:, :DEPTH].tolist()))
         row.tests = tests = compare(firsts, truth.exact)
     found = [(test.p, test.places, test.total_variation) for test in tests]
     found += [(place.p, place.place, place.total_variation) for place in places]
-    p, where, off = min(found, key=lambda test: test[0])
-    if not p >= plan.level:
-        kind = f"{setting}, " * (sampling != Sampling())
-        raise Refused(f"{kind}{where} off by a total variation of {off:.2f}, p {shown(p)}")
+    least, where, off = min(found, key=lambda test: test[0])
+    if not least >= plan.level:
+        kind = f"{setting}, " * (rules is not None or sampling != Sampling())
+        broken = int((p.gather(-1, made[..., None]) == 0).any(1).sum()) if rules is not None else 0
+        if broken:
+            kind += f"{broken:,} of {len(made):,} texts hold a letter that must not come, "
+        raise Refused(f"{kind}{where} off by a total variation of {off:.2f}, p {shown(least)}")
 
 
 def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) -> Row:
@@ -404,7 +486,8 @@ def audit(
 ) -> Report:
     """Every mode of the engine against the truth: the greedy texts, then the samples.
 
-    K: how many tokens the engine drafts; a mode named "plain" drafts none.
+    K: how many tokens the engine drafts; a mode named "plain" drafts none. settings: names in
+    SETTINGS, or in the truth's rules, of which those are asked that the engine takes.
     Raises ValueError if the samples are too few for a test.
     """
     power = powers(truth.exact, truth.other, samples, level)
@@ -412,6 +495,10 @@ def audit(
     chance = compare(draws(jointly, samples, seed), truth.exact)
     told = engine.name, engine.version, engine.options, truth.text
     report = Report(*told, len(truth.greedy), samples, level, seed, power, chance)
+    for name in settings:
+        if name in truth.rules and not asks(truth.rules[name]) <= set(engine.takes):
+            report.untaken.append(name)
+    settings = [name for name in settings if name not in report.untaken]
     total, silent = len(engine.modes) * len(settings) * samples, None if progress else True
     with tqdm(total=total, unit="sample", disable=silent) as bar:  # None: but in a terminal
         for mode in engine.modes:
@@ -419,21 +506,39 @@ def audit(
             bar.set_description(f"{engine.name} {Row(mode, K=row_K).name}")
             plan = Plan(truth, settings, samples, seed, level)
             report.rows.append(audit_mode(engine, mode, row_K, plan, bar))
+            if progress:
+                tell(f"{report.rows[-1].name}: done in {report.rows[-1].seconds:.0f} seconds")
             bar.n = len(report.rows) * len(settings) * samples
     return report
 
 
+def tell(what: str) -> None:
+    """Print how far the audit is, at once: in a log there is no bar."""
+    tqdm.write(what, file=sys.stdout)
+    sys.stdout.flush()
+
+
 def controls(
-    truth: Truth, samples: int, seed: int, level: float, K: int, progress: bool = False
+    truth: Truth,
+    samples: int,
+    seed: int,
+    level: float,
+    K: int,
+    progress: bool = False,
+    asked: Collection[str] = (),
 ) -> list[Row]:
-    """The same samples of our own decoder with each bug of CONTROLS, at temperature 1."""
-    rows, plan = [], Plan(truth, ("T 1",), samples, seed, level)
-    with tqdm(total=len(CONTROLS) * samples, disable=None if progress else True) as bar:
-        for bug in CONTROLS:
-            bar.set_description(f"control: bug {bug}")
-            wrong = open_nanogpt(Path(), K, bug)
-            row = audit_mode(wrong, "draft", K, plan, bar)
-            rows.append(dataclasses.replace(row, mode=f"bug {bug}"))
+    """The same samples of our own decoder, wrong: with each bug of CONTROLS, at temperature 1.
+
+    asked: of which of the truth's rules there are samples; of those, RULE_CONTROLS as well.
+    """
+    wrong = [(f"bug {bug}", open_nanogpt(Path(), K, bug), "T 1") for bug in CONTROLS]
+    wrong += [(name, open_wrong(name, K), rules) for name, rules in RULE_CONTROLS if rules in asked]
+    rows = []
+    with tqdm(total=len(wrong) * samples, disable=None if progress else True) as bar:
+        for name, engine, setting in wrong:
+            bar.set_description(f"control: {name}")
+            row = audit_mode(engine, "draft", K, Plan(truth, (setting,), samples, seed, level), bar)
+            rows.append(dataclasses.replace(row, mode=name))
     return rows
 
 
@@ -511,6 +616,8 @@ def verdicts(report: Report) -> list[str]:
     for row in report.controls:
         said = f"refused, {row.refusal}" if row.refusal else "NOT SEEN: take more samples"
         found.append(f"control, {row.name}: {said}")
+    if report.untaken:
+        found.append(f"the engine takes no such constraints: {', '.join(report.untaken)}")
     if report.right and report.blind:
         found.append("no verdict: with so few samples, a bug that is there was not seen, either")
     return found
@@ -545,8 +652,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prompt", default=PROMPT, help="of the samples, default: %(default)r")
     how = "drafted tokens, if it takes K, one audit for each; default: 4 1"
     parser.add_argument("--K", type=int, nargs="+", default=[4, 1], help=how)
-    how = "the first K and temperature 1 alone: a fifth of the samples"
-    parser.add_argument("--quick", action="store_true", help=how)
+    which = parser.add_mutually_exclusive_group()
+    how = "the first K and temperature 1 alone: the fewest samples"
+    which.add_argument("--quick", action="store_true", help=how)
+    how = "the first K, temperature 1 and the constraints alone"
+    which.add_argument("--constraints", action="store_true", help=how)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     return parser.parse_args(arguments)
 
@@ -569,19 +679,25 @@ def audited(given: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         export_pair(Path(folder))
         export_pair(Path(folder, "wide"), wide=True)
+        tell(f"Working out what comes after {given.prompt!r} how often …")
         truth = Truth.of(target, draft, tokenizer, given.prompt)
+        truth = dataclasses.replace(truth, rules=rules_of(tokenizer))
         asked = truth, given.samples, given.seed, given.level, True
-        settings = [*SETTINGS][: 1 if given.quick else None]
+        one = given.quick or given.constraints
+        settings = [*SETTINGS][: 1 if one else None] + [*truth.rules] * (not given.quick)
         reports = []
-        for K in given.K[: 1 if given.quick else None]:
+        for K in given.K[: 1 if one else None]:
             engine = open_any(given.engine, Path(folder), K, given.bug)
-            if reports:  # what drafts nothing has been audited
+            if reports:  # what drafts nothing, and the constraints, have been audited
                 drafting = {mode: f for mode, f in engine.modes.items() if mode != "plain"}
                 engine = dataclasses.replace(engine, modes=drafting)
+                settings = [*SETTINGS]
             reports.append(audit(engine, *asked, K, settings))
         report = reports[0]
+        ruled = {name for row in report.rows for name in row.counts} - {"greedy", *SETTINGS}
         report.rows = [*itertools.chain.from_iterable(each.rows for each in reports)]
-        report.controls = controls(truth, given.samples, given.seed, given.level, given.K[0], True)
+        tell("The controls …")
+        report.controls = controls(*asked[:4], given.K[0], True, ruled)
         return report
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nanogpt.cache import KVCache
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, cumulative
 
@@ -23,27 +24,51 @@ LEAST = 5.0  # outcomes expected in a cell of a χ² test, and the variance of w
 # The truth
 
 
-def next_probs(model: GPTLanguageModel) -> Callable[[Tensor], Tensor]:
-    """rows (N, T) -> p (N, V) of the token after each row, at temperature 1."""
+def next_probs(model: GPTLanguageModel, prompt: Sequence[int] = ()) -> Callable[[Tensor], Tensor]:
+    """rows (N, T) -> p (N, V) of the token after each row, at temperature 1.
+
+    prompt: tokens that all rows begin with, if there are any; they are read once.
+    """
+    start = list(prompt[:-1])  # the last token is always read, for what follows it
 
     @torch.no_grad()
     def probs(rows: Tensor) -> Tensor:
-        return torch.cat([Sampling().probs(model(part)[0][:, -1]) for part in rows.split(500)])
+        if not start:
+            parts = (model(part)[0] for part in rows.split(500))
+        else:
+            kvs = model(torch.tensor([start]))[2]
+            parts = (
+                model(part[:, len(start) :], past_kvs=repeated(kvs, len(part)))[0]
+                for part in rows.split(500)
+            )
+        return torch.cat([Sampling().probs(logits[:, -1]) for logits in parts])
 
     return probs
 
 
+def repeated(kvs: KVCache, B: int) -> KVCache:
+    """The cache of one text as that of a batch of B which all begin with it."""
+    return tuple(
+        tuple((k.expand(B, -1, -1), v.expand(B, -1, -1)) for k, v in layer) for layer in kvs
+    )
+
+
 @torch.no_grad()
-def own_probs(
-    model: GPTLanguageModel, prompt: Sequence[int], made: Tensor, sampling: Sampling
-) -> Tensor:
-    """p (N, n, V) of each token of made (N, n), after the prompt and the tokens before it.
+def own_logits(model: GPTLanguageModel, prompt: Sequence[int], made: Tensor) -> Tensor:
+    """Logits (N, n, V) of each token of made (N, n), after the prompt and the tokens before it.
 
     One pass for each sample, in batches.
     """
     rows = torch.cat([torch.tensor([list(prompt)]).expand(len(made), -1), made[:, :-1]], dim=1)
     first = len(prompt) - 1  # what follows the prompt
-    return torch.cat([sampling.probs(model(part)[0][:, first:]) for part in rows.split(250)])
+    return torch.cat([model(part)[0][:, first:] for part in rows.split(250)])
+
+
+def own_probs(
+    model: GPTLanguageModel, prompt: Sequence[int], made: Tensor, sampling: Sampling
+) -> Tensor:
+    """p (N, n, V) of each token of made (N, n), as own_logits."""
+    return sampling.probs(own_logits(model, prompt, made))
 
 
 def exact_joint(probs: Callable[[Tensor], Tensor], prompt: Sequence[int], depth: int) -> Joint:
