@@ -85,7 +85,7 @@ def own_version() -> str:
         return "uninstalled"
 
 
-UNASKED = ("same", "constrained")  # decoders whose bugs no audit's requests bring out
+UNASKED = ("same", "constrained")  # decoders of bugs that an audit's requests do not bring out
 TAKEN = ("grammar", "bias", "presence", "frequency", "repetition", "min_p")  # all that is asked
 
 
@@ -99,8 +99,8 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     if bug is not None and BUGS[bug - 1].decoder in UNASKED:
         unmet = ", ".join(str(one.number) for one in BUGS if one.decoder in UNASKED)
         raise ValueError(
-            f"an audit asks neither for the same dice nor for constraints, so it does not meet bug "
-            f"{bug}; it takes 1 to {len(BUGS)} without {unmet}"
+            f"bug {bug} shows only by the same dice or under constraints, which are not asked of an "
+            f"engine with a bug; --bug takes 1 to {len(BUGS)} without {unmet}"
         )
     target, _ = checkpoint.load()
     decode = one_by_one(speculative_generate)
