@@ -112,7 +112,11 @@ def draft_same(
 
 
 def propose_same(draft: Proposer, text: Text, most: int, sampling: Sampling, rng: SameDice) -> Tree:
-    """What propose_tree returns; the target then draws from the same place on."""
+    """What propose_tree returns; the target then draws from the same place on.
+
+    A draft that draws several nodes for one place (Grown, say) moves on with each, so that most are
+    drawn by another place's noise: the text is the same, and fewer are kept than of Favourites.
+    """
     start = rng.index
     tree = propose_tree(draft, text, most, sampling, rng)
     rng.index = start

@@ -1,6 +1,7 @@
 """The same dice: token for token the text of plain decoding, whatever guesses; and a fair draw."""
 
 import itertools
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -419,15 +420,20 @@ def test_drafting_ahead_guesses_what_would_be_guessed_in_turn(draft, fan):
 
 
 def test_a_process_drafts_ahead_by_the_same_dice():
-    drafter, prompt = Drafter(AHEAD["transformer"], 3, [1] * 4), ASKED[0][0]
+    draft, prompt = AHEAD["transformer"], ASKED[0][0]
+    asked, rngs = (prompt, 24), [dice(0, prompt) for _ in range(2)]
 
-    def guesses(by):
-        rng = dice(0, prompt)
-        made = tree_generate(LONG, AheadDraft(by), prompt, 24, rng=rng, steps=SAME_TREE)
-        return [(r.candidates, r.emitted) for r in made.rounds]
+    class Patient(AheadDraft):  # so that something is prepared
+        def propose(self, *given):
+            time.sleep(0.03)
+            return super().propose(*given)
 
-    with Worker(drafter) as worker:
-        assert guesses(worker) == guesses(Inline(drafter)) and worker.process is not None
+    with Worker(Drafter(draft, 3, [3] * 4)) as worker:
+        made = tree_generate(LONG, Patient(worker), *asked, rng=rngs[0], steps=SAME_TREE)
+        assert worker.process is not None
+    turns = speculative_generate(LONG, draft, *asked, 3, rng=rngs[1], steps=SAME)
+    guessed = [(r.candidates, r.emitted) for r in turns.rounds]
+    assert [(r.candidates, r.emitted) for r in made.rounds] == guessed
 
 
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
