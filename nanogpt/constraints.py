@@ -370,6 +370,9 @@ def verify_tree_for(target, text, tree, sampling, layers=None) -> tuple[Tensor, 
     return verify_tree(target, text, tree, for_pass(text, sampling, tree), layers)
 
 
+CONSTRAINED = replace(CHAIN, verify=verify_candidates_for)  # for a Reply, by its RowSampling
+
+
 def complete(
     target: GPTLanguageModel,
     prompt_tokens: Sequence[int],
@@ -398,7 +401,7 @@ def complete(
     else:
         steps = steps or CHAIN
         if constraints.by_row:
-            steps = replace(steps, verify=verify_candidates_for)
+            steps = replace(steps, verify=CONSTRAINED.verify)
         rounds = speculative_rounds(reply, draft, K, rows, rng, steps=steps)
     for _ in rounds:
         pass

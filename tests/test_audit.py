@@ -679,7 +679,7 @@ def test_the_last_token_that_min_p_keeps_may_be_float32s(truth):
 
 
 def test_the_rules_that_are_asked_for_never_end_and_forbid_what_the_draft_guesses(pair):
-    target, _, tokenizer = pair
+    tokenizer = pair[-1]
     rules = audit.rules_of(tokenizer)
     assert list(rules) == list(audit.RULES)
     assert [audit.asks(x) for x in rules.values()] == [set(x) for x in audit.RULES.values()]
@@ -928,20 +928,35 @@ def record():
 
 
 @pytest.fixture(scope="module")
-def told():
-    return (DATA_DIR / "audits.md").read_text(encoding="utf-8")
+def page():
+    """Its part under constraints, and the rest."""
+    whole = (DATA_DIR / "audits.md").read_text(encoding="utf-8")
+    before, _, after = whole.partition("## Under constraints\n")
+    under, old, after = after.partition("## Runs of the first form\n")
+    return under, before + old + after
 
 
-def test_the_tables_of_the_record_are_the_stored_reports(record, told):
-    for report in (as_report(made["report"]) for made in record["audits"]):
+@pytest.fixture(scope="module")
+def told(page):
+    return page[1]
+
+
+def test_the_tables_of_the_record_are_the_stored_reports(record, page):
+    for made, part in zip((record["constraints"], record["audits"]), page, strict=True):
+        shows(made, part)
+    assert record["date"] in page[1]
+
+
+def shows(runs, told):
+    """Each run's table stands in the text, and no other."""
+    for report in (as_report(made["report"]) for made in runs):
         heading, *lines = audit.table(report)
         start = told.index(heading)
         shown = told[start : told.index("```", start)]
         named = tuple(row.name for row in report.rows + report.controls)
         kept = [line for line in lines if line.startswith(named)] + audit.verdicts(report)
         assert len(kept) > 2 * len(named) and all(line in shown for line in kept), heading
-    assert told.count(" samples after ") == len(record["audits"])
-    assert record["date"] in told
+    assert told.count(" samples after ") == len(runs)
 
 
 def test_every_run_of_the_record_had_todays_form_and_refused_both_controls(record):
@@ -981,7 +996,7 @@ def unclear(said):
 
 
 def test_the_record_names_the_distributions_that_were_installed(record):
-    for made in record["audits"]:
+    for made in record["audits"] + record["constraints"]:
         report, keys = made["report"], ("engine", "version", "options")
         assert [made[key] for key in keys] == [report[key] for key in keys]
         ran = f"{made['engine']} {made['version']}"
@@ -1019,6 +1034,28 @@ def test_every_row_that_is_told_says_exactly_what_was_run_and_found(record, told
                 assert words == found(made, setting)
             else:
                 assert cell == "not run"
+
+
+def test_the_runs_under_constraints_say_what_was_asked_and_refused_all_controls(record, page):
+    under, _ = page
+    rows = [line for line in under.splitlines() if re.match(r"\| `", line)]
+    assert len(rows) == len(record["constraints"])
+    for row, made in zip(rows, record["constraints"], strict=True):
+        name, version, options, *cells = row.strip("| ").split(" | ")
+        assert f"`{made['engine']}`" in name and made["version"] == version
+        assert options.startswith(made["options"]) and made["date"] in under
+        report = as_report(made["report"])
+        assert report.samples == audit.SAMPLES and not report.blind
+        ruled = [name for name in audit.RULES if name not in report.untaken]
+        assert made["settings"] == ["T 1", *ruled] and made["K"] == [4]
+        wrong = [name for name, rules in audit.RULE_CONTROLS if rules in ruled]
+        assert [x.mode for x in report.controls] == ["bug 1", "bug 8", *wrong]
+        for setting, cell in zip(audit.RULES, cells, strict=True):
+            if setting in ruled:
+                words = in_words(cell, r" (right|wrong, \.\d\d|raised an error)")
+                assert words == found(made, setting), (made["name"], setting)
+            else:
+                assert cell == "not taken"
 
 
 def in_words(cell, said):

@@ -250,7 +250,7 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "under all of them"),  # a grammar that begins anew with the window
         ("stops", "constraints", "found(self.tokens[self.n_prompt :])",
          "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
-        ("stops", "constraints", "del self.raw[found:], self.processed[found:]", "pass",
+        ("stops", "constraints", "                del self.raw[found:], self.processed[found:]\n", "",
          r"rows of log p come with"),  # vllm#47616
         ("stops", "constraints", '"stop" if new[-1] == self.stop_token else "length"', '"stop"',
          "'stop', not 'length'"),
@@ -298,7 +298,7 @@ def test_a_roll_out_for_another_outcome_is_only_slower_where_its_own_q_comes_wit
 def test_rows_that_take_turns_with_one_stream_are_not_what_they_are_alone():
     """The other bug of one rng: right in distribution, but a row's text hangs on its neighbours."""
     shared = dataclasses.replace(
-        BUGS[54], old="samplings[b], rngs[b])", new="samplings[b], rngs[0])"
+        BUGS[54], old="samplings[b], rngs[b], ", new="samplings[b], rngs[0], "
     )
     with pytest.raises(AssertionError, match="not what it is alone"):
         SERVING_CHECKS["alone"](mutant(shared))

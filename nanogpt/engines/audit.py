@@ -567,7 +567,7 @@ def table(report: Report) -> list[str]:
         line("", "greedy", names, "tokens", "accepted"),
         line("", "", ["p    TV"] * len(names), "a pass", "greedy/1"),
     ]
-    for row in report.rows + report.controls:
+    for row in [*report.rows, *(row for row in report.controls if row.tests)]:
         greedy, at_1 = (row.counts.get(name, {}) for name in ("greedy", "at 1"))
         made = greedy | {"tokens": report.greedy * GREEDY_TOKENS}
         accepted = "/".join(per(counts, "accepted", "drafted") for counts in (greedy, at_1))

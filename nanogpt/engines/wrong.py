@@ -47,7 +47,7 @@ class FirstRow:
     def probs(self, logits: Tensor) -> Tensor:
         """logits (R, V) -> p (R, V): each row as if no guess came before it."""
         pasts = [self.reply.past] * len(logits)
-        ruled = self.reply.constraints.logits(logits.detach(), pasts, self.reply.in_prompt)
+        ruled = self.reply.constraints.logits(logits.detach(), pasts, self.reply.prompt)
         return self.sampling.probs(ruled)
 
 
