@@ -250,8 +250,8 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "under all of them"),  # a grammar that begins anew with the window
         ("stops", "constraints", "found(self.tokens[self.n_prompt :])",
          "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
-        ("stops", "constraints", "                del self.raw[found:], self.processed[found:]\n", "",
-         r"rows of log p come with"),  # vllm#47616
+        ("stops", "constraints", "                del self.raw[found:], self.processed[found:]\n",
+         "", r"rows of log p come with"),  # vllm#47616
         ("stops", "constraints", '"stop" if new[-1] == self.stop_token else "length"', '"stop"',
          "'stop', not 'length'"),
         ("logprobs", "constraints", "self.raw.append(self.said[row])",

@@ -99,8 +99,8 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     if bug is not None and BUGS[bug - 1].decoder in UNASKED:
         unmet = ", ".join(str(one.number) for one in BUGS if one.decoder in UNASKED)
         raise ValueError(
-            f"bug {bug} shows only by the same dice or under constraints, which are not asked of an "
-            f"engine with a bug; --bug takes 1 to {len(BUGS)} without {unmet}"
+            f"bug {bug} shows only by the same dice or under constraints, which an engine with a "
+            f"bug is not asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
         )
     target, _ = checkpoint.load()
     decode = one_by_one(speculative_generate)

@@ -39,13 +39,12 @@ from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import checkpoint
-from nanogpt.constraints import Constraints
+from nanogpt.constraints import Constraints, Past
 from nanogpt.data import CharTokenizer, check_folders
 from nanogpt.drafts import transformer
 from nanogpt.engines import endpoint
@@ -409,14 +408,13 @@ def ruled(truth: Truth, made: Tensor, rules: Constraints) -> Tensor:
     As in `rounded`, the last token that min-p keeps may be one that float32 keeps.
     """
     logits = own_logits(truth.target, truth.prompt, made)  # (N, n, V)
-    N, n, V = logits.shape
-    in_prompt, start = np.bincount(truth.prompt, minlength=V) > 0, rules.begin(V)
-    pasts = []
+    N, n, _ = logits.shape
+    pasts: list[Past] = []
     for tokens in made.tolist():
-        pasts += itertools.accumulate(tokens[:-1], rules.after, initial=start)
+        pasts += itertools.accumulate(tokens[:-1], rules.after, initial=Past())
 
     def probs(rules: Constraints) -> Tensor:
-        changed = rules.logits(logits.flatten(0, 1), pasts, in_prompt)
+        changed = rules.logits(logits.flatten(0, 1), pasts, truth.prompt)
         return Sampling().probs(changed).unflatten(0, (N, n))
 
     p = probs(rules)
