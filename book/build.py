@@ -33,7 +33,8 @@ GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that sh
     "Batches": (58, "23_batches"),
     "Paged caches": (61, "25_paged_cache"),
     "Drafting ahead": (63, "26_speculating_on_speculation"),
-    "A server": (len(BUGS), "24_continuous_batching"),
+    "A server": (67, "24_continuous_batching"),
+    "Two tokenizers": (len(BUGS), "32_two_tokenizers"),
 }
 EFFECTS = {
     "biased": "Writes another distribution.",

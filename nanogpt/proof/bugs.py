@@ -3,8 +3,8 @@
 Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
 chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
-ahead, chapter 26's; 64 to 66, of a server, chapter 24's. `nanogpt.proof.gallery` serves the package
-with one in it.
+ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 73 to 75, of a draft with a tokenizer of
+its own, are chapter 32's. `nanogpt.proof.gallery` serves the package with one in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Bug:
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
     has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
-    "eagle" chain, a chain drafted "ahead", a "batch", a "paged" one, or a "server".
+    "eagle" chain, a chain drafted "ahead" or from "pairs", a "batch", a "paged" one, or a "server".
     """
 
     number: int
@@ -368,4 +368,17 @@ BUGS = [
         "serving/paged", "        self.entries[:, :, block] = 0\n", "",
         "leftovers", "vllm-project/vllm#53856; Dao-AILab/flash-attention#1745; "
         "nod-ai/amd-shark-ai#738", decoder="paged"),
+    Bug(73, "q is handed on in another order than its tokens", "biased", "drafts/pairs",
+        "torch.from_numpy(np.array(rows).reshape(K, self.vocab_size))",
+        "torch.from_numpy(np.array(rows).reshape(K, self.vocab_size)[:, ::-1].copy())",
+        "exact", "huggingface/transformers 5.23.0 (`AssistantToTargetTranslator`, where the "
+        "draft's head is pruned)", decoder="pairs"),
+    Bug(74, "the draft reads the target's token numbers as its own", "slow", "drafts/pairs",
+        "return self.tokenizer.encode(self.tokenizer.letters.decode(context))",
+        "return list(context)",
+        "spelling", "sgl-project/sglang#24051 (there, they mean other text)", decoder="pairs"),
+    Bug(75, "the last token of the text is taken for finished", "slow", "drafts/pairs",
+        "        return made\n\n    def spelled", "        return made[-1:]\n\n    def spelled",
+        "spelling", "ggml-org/llama.cpp#12635 (“token healing”, left for later)",
+        decoder="pairs"),
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from nanogpt.proof.decoders import (
     ahead_decoder,
     eagle_decoder,
     paged_decoder,
+    pairs_decoder,
     server_decoder,
     tree_decoder,
 )
@@ -51,6 +52,7 @@ SERVED = {
     "paged": ["serving.batch", "serving.paged"],
     "server": ["serving.server"],
     "ahead": ["drafts.ahead"],
+    "pairs": ["drafts.pairs"],
 }  # by the bug's decoder, what is imported beside these three:
 ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
@@ -138,6 +140,8 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return ahead_decoder(of("drafts.ahead"), of("tree"))
     if bug.decoder == "eagle":
         return eagle_decoder(of("drafts.eagle"), of("tree"))
+    if bug.decoder == "pairs":
+        return pairs_decoder(of("drafts.pairs"), of("speculative"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate
