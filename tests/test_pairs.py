@@ -1,4 +1,4 @@
-"""A draft on byte pairs: its tokenizer, what it says of letters, and the same text in every loop."""
+"""A draft on byte pairs: its tokenizer, what it says of letters, the same text in every loop."""
 
 import dataclasses
 import random
@@ -30,8 +30,8 @@ from nanogpt.proof.checks import check_spelling
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import toy_pairs, toy_target
-from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.same import SAME, SAME_TREE, Favourites, SameDice
+from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
 from nanogpt.serving.server import Server
@@ -112,7 +112,7 @@ BAD = [
     (lambda: TOY.tokenizer.encode("abz"), "character 'z' at index 2"),
     (lambda: PairTokenizer("ab", [("a", "c")]), "'c', which is no token yet"),
     (lambda: PairTokenizer("aa", []), "occurs twice"),
-    (lambda: PairDraft(toy_target(3, 8), TOY.tokenizer), "3 tokens and its tokenizer one of 6"),
+    (lambda: PairDraft(toy_target(3, 8), TOY.tokenizer), "3 tokens and its tokenizer 6"),
     (lambda: PairDraft(TOY.net, TOY.tokenizer, 1.5), "least is 1.5"),
     (lambda: speculative_generate(toy_target(7, 8), toy_pairs(3), [0], 3), "of 3 tokens and the"),
 ]
@@ -270,7 +270,7 @@ def test_trees_grown_from_it_are_exact(make):
     plain = enumerate_outcomes(
         lambda rng: tuple(autoregressive_generate(target, prompt, 3, rng=rng).tokens)
     )
-    for siblings in ("with", "without", "fixed"):
+    for siblings in ("with", "without", "fixed") if make is DRAFTS["pairs"] else ("without",):
         got = enumerate_outcomes(
             lambda rng, s=siblings: tuple(
                 tree_generate(target, Grown(make(), [2, 1], s), prompt, 3, rng=rng).tokens
@@ -430,7 +430,7 @@ def test_a_saved_draft_says_what_it_said_but_for_rounding(tmp_path):
     assert loaded.tokenizer.tokens == ["a", "b", "ab"]
     own = PairDraft(net, tokenizer)
     assert torch.allclose(loaded.get_probs([0, 1]), own.get_probs([0, 1]), atol=2e-3)
-    with pytest.raises(FileNotFoundError, match="make_drafts.py pairs"):
+    with pytest.raises(FileNotFoundError, match=r"make_drafts\.py pairs"):
         pairs.load(tmp_path / "none")
     with pytest.raises(ValueError, match="no draft on byte pairs"):
         pairs.load(checkpoint.DATA_DIR / "checkpoints" / "stop.safetensors")

@@ -14,7 +14,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +59,7 @@ def learn_merges(text: str, n: int) -> list[tuple[str, str]]:
 
     def count(word: str, sign: int) -> None:
         """Add the pairs of a word as it is split now, or take them away."""
-        for pair in zip(split[word], split[word][1:], strict=False):
+        for pair in pairwise(split[word]):
             pairs[pair] += sign * counts[word]
 
     for word in split:
@@ -98,7 +98,7 @@ class PairTokenizer:
     def split(self, word: str) -> list[str]:
         """The tokens of one word, as they are spelled."""
         parts = list(word)
-        while pairs := self.merges.keys() & zip(parts, parts[1:], strict=False):
+        while pairs := self.merges.keys() & pairwise(parts):
             parts = joined(parts, min(pairs, key=self.merges.get))
         return parts
 
@@ -121,13 +121,12 @@ class Spelling:
     """From probabilities of tokens to probabilities of the next letter.
 
     Sorted by the alphabet, the tokens that begin alike stand together, so that each sum is over
-    one stretch. order (W,): the tokens so sorted; rank: where each stands.
+    one stretch. order (W,): the tokens so sorted.
     """
 
     def __init__(self, tokens: Sequence[str], chars: str):
         self.tokens, self.chars = tokens, chars
         self.order = np.array(sorted(range(len(tokens)), key=tokens.__getitem__))
-        self.rank = self.order.argsort()
         self.longest = max(map(len, tokens))
         self.stretches: dict[str, tuple] = {}
         spelled = [tokens[i] for i in self.order]
@@ -163,7 +162,7 @@ class TokenDraft(Draft):
     """What the three drafts share: a model on tokens that has read a text of letters.
 
     tokens: those that its cache holds, in a window cut as in TransformerDraft; rows: q (W,) after
-    each, in the order of `spelling`. Asked about others, it keeps what the two have in common from
+    each. Asked about others, it keeps what the two have in common from
     the start and reads on: letters that were rejected, or that make other tokens now, need no
     protocol of their own. (It has no `model`: that would be one of letters.)
     Raises ValueError if the model has another vocabulary than the tokenizer.
@@ -172,11 +171,10 @@ class TokenDraft(Draft):
     def __init__(self, net: GPTLanguageModel, tokenizer: PairTokenizer):
         if net.config.vocab_size != tokenizer.vocab_size:
             raise ValueError(
-                f"the model has a vocabulary of {net.config.vocab_size} tokens and its tokenizer "
-                f"one of {tokenizer.vocab_size}; give it the one that it was trained with"
+                f"the model has {net.config.vocab_size} tokens and its tokenizer "
+                f"{tokenizer.vocab_size}; give it the one that it was trained with"
             )
         self.net, self.tokenizer, self.vocab_size = net, tokenizer, tokenizer.letters.vocab_size
-        self.spelling = Spelling(tokenizer.tokens, tokenizer.letters.chars)
         self.tokens: list[int] = []
         self.rows: list[np.ndarray] = []
         self.past_kvs = None
@@ -198,7 +196,7 @@ class TokenDraft(Draft):
         if new := tokens[kept:]:
             idx = torch.tensor([new], device=self.net.device)
             logits, _, self.past_kvs = self.net(idx, past_kvs=self.past_kvs)
-            self.rows += list(Sampling().probs(logits[0]).numpy()[:, self.spelling.order])
+            self.rows += list(Sampling().probs(logits[0]).numpy())
             self.tokens = list(tokens)
         return self.rows
 
@@ -210,9 +208,10 @@ class TokenDraft(Draft):
 
 
 class Cover:
-    """A token that may be the next letter's: it comes after `before`, and `begun` of it is written.
+    """A token that may be the next letter's: after `before`, and `begun` of it is written.
 
-    weight: how likely so; q (W,): of the token; ends, letters (V,): as in Spelling.after.
+    weight: how likely so; q (W,): of the token, in the spelling's order; ends, letters (V,): as in
+    Spelling.after.
     """
 
     def __init__(self, spelling: Spelling, weight: float, before: list[int], q, begun: str):
@@ -236,6 +235,7 @@ class PairDraft(TokenDraft, ChainDraft):
         if not 0 <= least <= 1:
             raise ValueError(f"least is {least}; it is a probability, 0 … 1")
         self.least = least
+        self.spelling = Spelling(tokenizer.tokens, tokenizer.letters.chars)
 
     def covers(self, context: Sequence[int]) -> list[Cover]:
         """The tokens that the next letter may belong to, after the tokens of `context`."""
@@ -249,13 +249,14 @@ class PairDraft(TokenDraft, ChainDraft):
             begun = self.tokenizer.tokens[tokens[n]] + begun
         weight, made = 1.0, []
         for n, begun in reversed(covers):
-            made.append(Cover(self.spelling, weight, tokens[:n], rows[n - 1], begun))
+            q = rows[n - 1]
+            made.append(Cover(self.spelling, weight, tokens[:n], q[self.spelling.order], begun))
             if begun:
-                weight *= rows[n - 1][self.spelling.rank[tokens[n]]]
+                weight *= q[tokens[n]]
         return made
 
     def spelled(self, covers: list[Cover], letter: int) -> list[Cover]:
-        """The covers after one more letter; if a token may well end with it, what comes then, too."""
+        """The covers after one more letter; where a token may end with it, the next one's."""
         char, spelling = self.tokenizer.letters.chars[letter], self.spelling
         grown = [
             Cover(spelling, c.weight, c.before, c.q, c.begun + char)
@@ -266,7 +267,8 @@ class PairDraft(TokenDraft, ChainDraft):
         if ends > 0 and ends >= self.least * (ends + mass(grown).sum()):
             likeliest = max(grown, key=lambda c: c.weight * c.ends)
             before = [*likeliest.before, self.tokenizer.number[likeliest.begun]]
-            grown.append(Cover(spelling, ends, before, self.read(before)[-1], ""))
+            q = self.read(before)[-1][spelling.order]
+            grown.append(Cover(spelling, ends, before, q, ""))
         return grown
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
@@ -295,12 +297,12 @@ def normalised(masses: np.ndarray) -> np.ndarray:
 
 
 class SharedDraft(TokenDraft):
-    """q on the tokens that the target has as well, the letters, in sum 1 (Timor et al. 2025, TLI)."""
+    """q on the tokens that the target has too, the letters, in sum 1: TLI (Timor et al. 2025)."""
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the letter after `context`: what its token has, among the letters."""
         row = self.read(self.encode(context))[-1]
-        return torch.from_numpy(normalised(row[self.spelling.rank[: self.vocab_size]]))
+        return torch.from_numpy(normalised(row[: self.vocab_size]))
 
 
 class TextDraft(TokenDraft):
@@ -317,7 +319,7 @@ class TextDraft(TokenDraft):
         written, known = self.ahead
         n = len(context)
         if not (known <= n < len(written) and written[:n] == list(context)):
-            likeliest = self.spelling.order[self.read(self.encode(context))[-1].argmax()]
+            likeliest = self.read(self.encode(context))[-1].argmax()
             more = self.tokenizer.letters.encode(self.tokenizer.tokens[likeliest])
             written = [*context, *more]
             self.ahead = written, n
