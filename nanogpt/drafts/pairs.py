@@ -162,9 +162,9 @@ class TokenDraft(Draft):
     """What the three drafts share: a model on tokens that has read a text of letters.
 
     tokens: those that its cache holds, in a window cut as in TransformerDraft; rows: q (W,) after
-    each. Asked about others, it keeps what the two have in common from
-    the start and reads on: letters that were rejected, or that make other tokens now, need no
-    protocol of their own. (It has no `model`: that would be one of letters.)
+    each. Asked about others, it keeps what the two have in common from the start and reads on:
+    letters that were rejected, or that make other tokens now, need no protocol of their own. (It
+    has no `model`: that would be one of letters.)
     Raises ValueError if the model has another vocabulary than the tokenizer.
     """
 
@@ -223,7 +223,8 @@ class PairDraft(TokenDraft, ChainDraft):
     """q of the next letter: the sum over all tokens that begin with what is written, and with it.
 
     Where the token that is being spelled began is not known: the last tokens of the text may be
-    growing still, or the next one begins. q is over all of these places (`covers`).
+    growing still, or the next one begins. q is summed over all of these places (`covers`), along
+    the one split that the tokenizer makes.
     A chain goes on without a pass as long as the token that it spells does. Where the letters are
     a whole token, the pass that says what would come after it is made if the token is as likely as
     `least` to end there; if not, q is that of the letters that go on. At 0, each is the whole sum.
