@@ -21,6 +21,7 @@ from nanogpt.drafts.pairs import (
     words,
 )
 from nanogpt.drafts.protocol import Chain
+from nanogpt.engines.export import export, tokenizer_json
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.measure.clock import prompts_of
@@ -434,3 +435,32 @@ def test_a_saved_draft_says_what_it_said_but_for_rounding(tmp_path):
         pairs.load(tmp_path / "none")
     with pytest.raises(ValueError, match="no draft on byte pairs"):
         pairs.load(checkpoint.DATA_DIR / "checkpoints" / "stop.safetensors")
+
+
+# ---- For other engines
+
+
+def test_the_exported_tokenizer_has_every_token_and_merge(shipped):
+    reader = shipped[2].tokenizer
+    content = tokenizer_json(reader)["model"]
+    assert [*content["vocab"].values()] == [*range(reader.vocab_size)]
+    assert len(content["merges"]) == pairs.MERGES and content["merges"][0] == ["Ġ", "t"]
+
+
+def test_transformers_reads_the_exported_pair_and_writes_the_targets_greedy_text(shipped, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]'")
+    target, tokenizer = checkpoint.load()
+    draft = shipped[2]
+    export(target, tokenizer, tmp_path / "target")
+    export(draft.net, draft.tokenizer, tmp_path / "draft")
+    readers = [
+        transformers.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("target", "draft")
+    ]
+    text = load_corpus().text[:5000]
+    assert readers[1](text)["input_ids"] == draft.tokenizer.encode(text)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    big, small = (load(tmp_path / name).eval() for name in ("target", "draft"))
+    ids = readers[0]("ROMEO:\nWhat is th", return_tensors="pt")
+    both = {"tokenizer": readers[0], "assistant_tokenizer": readers[1], "assistant_model": small}
+    greedy = {"max_new_tokens": 40, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(big.generate(**ids, **greedy), big.generate(**ids, **greedy, **both))
