@@ -20,7 +20,7 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, write_atomically
 from nanogpt.drafts import transformer
-from nanogpt.drafts.pairs import WORD, PairTokenizer
+from nanogpt.drafts.pairs import PairTokenizer
 from nanogpt.model import GPTLanguageModel
 
 
@@ -128,7 +128,8 @@ def shown(text: str) -> str:
 def tokenizer_json(tokenizer: CharTokenizer | PairTokenizer) -> dict:
     """A tokenizer.json: byte-level BPE with an entry for each token.
 
-    Of characters there are no merges; of byte pairs, theirs, in words cut as `pairs.words` does.
+    Of characters there are no merges; of byte pairs, theirs. Words need no cutting: no merge of
+    theirs reaches from one into the next.
     Raises ValueError for a character that is more than one byte in UTF-8.
     """
     paired = isinstance(tokenizer, PairTokenizer)
@@ -136,15 +137,13 @@ def tokenizer_json(tokenizer: CharTokenizer | PairTokenizer) -> dict:
     merges = [[shown(a), shown(b)] for a, b in tokenizer.merges] if paired else []
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     byte_level["use_regex"] = False
-    cut = {"type": "Split", "pattern": {"Regex": WORD.pattern}, "behavior": "Isolated"}
-    steps = [cut | {"invert": False}] * paired + [byte_level]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps} if paired else byte_level,
+        "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
         "model": {
