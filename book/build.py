@@ -36,7 +36,8 @@ GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that sh
     "Drafting ahead": (63, "26_speculating_on_speculation"),
     "A server": (67, "24_continuous_batching"),
     "The same dice": (69, "30_same_dice"),
-    "What a request asks for": (len(BUGS), "31_api_promises"),
+    "What a request asks for": (72, "31_api_promises"),
+    "Two tokenizers": (len(BUGS), "32_two_tokenizers"),
 }
 EFFECTS = {
     "biased": "Writes another distribution.",

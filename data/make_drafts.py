@@ -5,7 +5,7 @@
                                                layerskip, control (into layerskip's file),
                                                medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
-                                               ablation (into eagle's file), block
+                                               ablation (into eagle's file), block, pairs
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
 its probabilities are kept: part by part, in data/parts (2 GB, to be deleted by hand), so that a run
@@ -32,7 +32,7 @@ from nanogpt.data import (
     read_stand_in,
     train_val_split,
 )
-from nanogpt.drafts import adaptive, eagle, itself, ngram, parallel, transformer
+from nanogpt.drafts import adaptive, eagle, itself, ngram, pairs, parallel, transformer
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
@@ -575,6 +575,28 @@ def make_stop(target, positions: int = 50_000) -> None:
     print(f"α {facts['alpha']:.4f}; weights {stop.weights}")
 
 
+def make_pairs(target, tokenizer, steps: int = STEPS) -> None:
+    """A model on byte pairs, merged as the corpus says, trained on a text that the target wrote."""
+    corpus, text = load_corpus(), read_stand_in(DATA_DIR / STAND_IN_FILE).text
+    reader = pairs.PairTokenizer(tokenizer.chars, pairs.learn_merges(corpus.text, pairs.MERGES))
+    data, unseen = train_val_split(torch.tensor(reader.encode(text)))
+    torch.manual_seed(1)
+    net, started = GPTLanguageModel(GPTConfig(reader.vocab_size, **pairs.SHAPE)), time.monotonic()
+    run("pairs", net, make_optimizer(net), on_text(net, data), steps)
+    facts = {
+        "steps": steps,
+        "seed": 1,
+        "seconds": round(time.monotonic() - started, 1),
+        "letters": len(reader.decode(data.tolist())),
+        "tokens": len(data),
+        "val_loss": evaluate(net, unseen) / len(reader.decode(unseen.tolist())) * len(unseen),
+        "merges_from": corpus.name,
+        "corpus": "stand-in, which the target wrote",
+    }
+    pairs.save(pairs.PAIRS, net, reader, facts)
+    print(pairs.PAIRS.relative_to(DATA_DIR), facts)
+
+
 def main(names: list[str]) -> None:
     target, tokenizer = checkpoint.load()
     makers = {
@@ -594,6 +616,7 @@ def main(names: list[str]) -> None:
         "eagle3": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE3, (1, 2, 4), unroll=3),
         "ablation": lambda: make_ablation(*checkpoint.load()),  # into eagle's file
         "block": lambda: make_block(target, tokenizer),
+        "pairs": lambda: make_pairs(target, tokenizer),
     }
     unknown = set(names) - set(makers)
     if unknown:

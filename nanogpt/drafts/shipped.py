@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nanogpt.drafts import eagle, itself, ngram, parallel, transformer
+from nanogpt.drafts import eagle, itself, ngram, pairs, parallel, transformer
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.grown import Grown, sparse_tree
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
@@ -28,6 +28,7 @@ DRAFTS: dict[str, Callable] = {  # of the tokens to count, the vocabulary's size
     "transformer-fused": lambda tokens, V, device="cpu": transformer.TransformerDraft(
         FusedLanguageModel(transformer.load(device=device).model)  # the distilled one, fastest
     ),
+    "pairs": lambda tokens, V, device="cpu": fused_pairs(device),
 }
 
 BEST = {  # the K that suits each on a laptop
@@ -40,11 +41,18 @@ BEST = {  # the K that suits each on a laptop
     "transformer": 3,
     "transformer-distilled": 3,
     "transformer-fused": 2,
+    "pairs": 4,
 }
 BEST_BLOCKS = BEST | {  # where guesses are judged as a block: passes over multiples of 8 tokens
     "distilled": 31,
     "confident": 47,
 }
+
+
+def fused_pairs(device) -> pairs.PairDraft:
+    """The draft that reads byte pairs, its model in the fused form."""
+    draft = pairs.load(device=device)
+    return pairs.PairDraft(FusedLanguageModel(draft.net), draft.tokenizer)
 
 
 def mtp_draft(target, table, K: int):

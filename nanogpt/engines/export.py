@@ -20,6 +20,7 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, write_atomically
 from nanogpt.drafts import transformer
+from nanogpt.drafts.pairs import PairTokenizer
 from nanogpt.model import GPTLanguageModel
 
 
@@ -113,16 +114,27 @@ def widened(weights: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:
     return made
 
 
-def tokenizer_json(tokenizer: CharTokenizer) -> dict:
-    """A tokenizer.json: byte-level BPE with one entry for each character, and no merges.
+def shown(text: str) -> str:
+    """Text in GPT-2's alphabet of bytes: the printable ones are themselves, others from 256 on.
 
     Raises ValueError for a character that is more than one byte in UTF-8.
     """
-    for char in tokenizer.chars:
+    for char in text:
         if not char.isascii():
             raise ValueError(f"{char!r} is no ASCII character, so no single token of bytes")
-    # GPT-2's alphabet of bytes: the printable ones are themselves, the others follow from 256 on.
-    shown = {char: char if "!" <= char <= "~" else chr(256 + ord(char)) for char in tokenizer.chars}
+    return "".join(char if "!" <= char <= "~" else chr(256 + ord(char)) for char in text)
+
+
+def tokenizer_json(tokenizer: CharTokenizer | PairTokenizer) -> dict:
+    """A tokenizer.json: byte-level BPE with an entry for each token.
+
+    Of characters there are no merges; of byte pairs, theirs. Words need no cutting: no merge of
+    theirs reaches from one into the next.
+    Raises ValueError for a character that is more than one byte in UTF-8.
+    """
+    paired = isinstance(tokenizer, PairTokenizer)
+    tokens = tokenizer.tokens if paired else tokenizer.chars
+    merges = [[shown(a), shown(b)] for a, b in tokenizer.merges] if paired else []
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     byte_level["use_regex"] = False
     return {
@@ -142,14 +154,17 @@ def tokenizer_json(tokenizer: CharTokenizer) -> dict:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "vocab": {shown[char]: i for i, char in enumerate(tokenizer.chars)},
-            "merges": [],
+            "vocab": {shown(token): i for i, token in enumerate(tokens)},
+            "merges": merges,
         },
     }
 
 
 def export(
-    model: GPTLanguageModel, tokenizer: CharTokenizer, folder: Path, wide: bool = False
+    model: GPTLanguageModel,
+    tokenizer: CharTokenizer | PairTokenizer,
+    folder: Path,
+    wide: bool = False,
 ) -> None:
     """Write config, weights and tokenizer to `folder`, which is made if need be.
 

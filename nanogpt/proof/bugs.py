@@ -4,8 +4,8 @@ Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blo
 chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
 ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
-30's; 70 to 72, of what a request asks for, chapter 31's. `nanogpt.proof.gallery` serves the package
-with one in it.
+30's; 70 to 72, of what a request asks for, chapter 31's; 73 to 75, of a draft with a tokenizer of
+its own, chapter 32's. `nanogpt.proof.gallery` serves the package with one in it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Bug:
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
     has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
-    "eagle" chain, a chain drafted "ahead", a "batch", a "paged" one, a "server", one by the "same"
-    dice, or a "constrained" one.
+    "eagle" chain, a chain drafted "ahead" or from "pairs", a "batch", a "paged" one, a "server",
+    one by the "same" dice, or a "constrained" one.
     """
 
     number: int
@@ -411,4 +411,17 @@ BUGS = [
         "            if row == self.rows_of(done)[len(new) - 1]:  # the round's last\n"
         "                found = self.constraints.found(self.tokens[self.n_prompt :])\n",
         "stops", "sgl-project/sglang#23802, #27637", decoder="constrained"),
+    Bug(73, "q is handed on in another order than its tokens", "biased", "drafts/pairs",
+        "torch.from_numpy(np.array(rows).reshape(K, self.vocab_size))",
+        "torch.from_numpy(np.array(rows).reshape(K, self.vocab_size)[:, ::-1].copy())",
+        "exact", "huggingface/transformers 5.23.0 (`AssistantToTargetTranslator`, where the "
+        "draft's head is pruned)", decoder="pairs"),
+    Bug(74, "the draft reads the target's token numbers as its own", "slow", "drafts/pairs",
+        "return self.tokenizer.encode(self.tokenizer.letters.decode(context))",
+        "return list(context)",
+        "spelling", "sgl-project/sglang#24051 (there, they mean other text)", decoder="pairs"),
+    Bug(75, "the last token of the text is taken for finished", "slow", "drafts/pairs",
+        "        return made\n\n    def spelled", "        return made[-1:]\n\n    def spelled",
+        "spelling", "ggml-org/llama.cpp#12635 (“token healing”, left for later)",
+        decoder="pairs"),
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import (
+    Led,
     SecondBest,
     SelfDraft,
     TableDraft,
@@ -35,6 +36,7 @@ from nanogpt.proof.toys import (
     deep_toy,
     random_draft,
     random_head,
+    toy_pairs,
     toy_target,
 )
 from nanogpt.sampling import RandomSource, Sampling
@@ -452,6 +454,26 @@ def check_second_siblings(generate: Decoder, n: int = 24) -> None:
         left -= len(r.emitted)
 
 
+def check_spelling(generate: Decoder, n: int = 30, K: int = 3) -> None:
+    """The q of each letter is what a draft on byte pairs says that has read the text just now.
+
+    However its letters were split before, after any rejection and over restarts. generate: a
+    `pairs_decoder`. Nothing else sees it: the output stays the target's own.
+    """
+    target = toy_target(3, 8, seed=1)
+    for least in (0.0, 0.5):
+        draft, text = toy_pairs(3, least), [0, 1]
+        made = generate(target, draft.fresh(), text, n, K, Sampling(), RandomSource(2))
+        for i, r in enumerate(made.rounds):
+            _, right = draft.fresh().chain(text, len(r.candidates), Led(r.candidates))
+            off = float((r.draft_probs - right).abs().max()) if r.candidates else 0
+            assert off < 1e-9, (
+                f"round {i}: the draft's q is off by {off:.1e} from what it says of the text when "
+                "it reads it anew"
+            )
+            text = text + r.emitted
+
+
 CHECKS: dict[str, Callable[[Decoder], None]] = {
     "exact": check_lossless,
     "frequencies": check_frequencies,
@@ -472,4 +494,5 @@ SLOW_CHECKS = TREE_CHECKS | {  # of drafts and trees that read features: what no
     "incremental": check_incremental,
     "alpha": check_pinned_alpha,
     "second": check_second_siblings,
+    "spelling": check_spelling,
 }

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanogpt import constraints, generate, same, speculative, tree
-from nanogpt.drafts import ahead, eagle, grown
+from nanogpt.drafts import ahead, eagle, grown, pairs
 from nanogpt.generate import Generation
-from nanogpt.proof.toys import Watched, random_head
+from nanogpt.proof.toys import Watched, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import batch, paged, server
 from nanogpt.speculative import CHAIN, speculative_generate
@@ -220,3 +220,17 @@ def constrained_decoder(module=constraints) -> Decoder:
         )
 
     return decode
+
+
+def pairs_decoder(module=pairs, loop=speculative) -> Decoder:
+    """`speculative_generate` with a draft that reads byte pairs, in place of any that does not.
+
+    module, loop: where PairDraft and speculative_generate come from.
+    """
+
+    def generate(target, draft, *given, **named):
+        if not isinstance(draft, module.PairDraft):
+            draft = toy_pairs(target.config.vocab_size, module=module)
+        return loop.speculative_generate(target, draft, *given, **named)
+
+    return generate

@@ -24,6 +24,7 @@ from nanogpt.proof.decoders import (
     constrained_decoder,
     eagle_decoder,
     paged_decoder,
+    pairs_decoder,
     same_decoder,
     server_decoder,
     tree_decoder,
@@ -55,6 +56,7 @@ SERVED = {
     "ahead": ["drafts.ahead"],
     "same": ["same"],
     "constrained": ["constraints"],
+    "pairs": ["drafts.pairs"],
 }  # by the bug's decoder, what is imported beside these three:
 ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
@@ -146,6 +148,8 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return same_decoder(of("same"), of("generate"), of("speculative"), of("tree"))
     if bug.decoder == "constrained":
         return constrained_decoder(of("constraints"))
+    if bug.decoder == "pairs":
+        return pairs_decoder(of("drafts.pairs"), of("speculative"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate

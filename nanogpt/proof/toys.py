@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from nanogpt.drafts import pairs
 from nanogpt.drafts.eagle import EagleHead
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import check_probabilities
@@ -44,6 +45,20 @@ def random_head(target: GPTLanguageModel, layers=None, seed: int = 0, cls=EagleH
     for p in head.parameters():
         nn.init.normal_(p, generator=generator)
     return head.to(target.device).share(target)
+
+
+def toy_pairs(
+    vocab_size: int, least: float = 0.0, module=pairs, block_size: int = 8, seed: int = 5
+):
+    """A PairDraft on pairs of the letters a, b, …: a random model, whose tokens do not agree.
+
+    module: where PairDraft and PairTokenizer come from.
+    """
+    chars = "abcdefghij"[:vocab_size]
+    merges = [("a", "b"), ("ab", "a"), ("b", chars[-1])]
+    tokenizer = module.PairTokenizer(chars, merges)
+    net = toy_target(tokenizer.vocab_size, block_size, seed)
+    return module.PairDraft(net, tokenizer, least)
 
 
 class TableDraft:
@@ -141,6 +156,17 @@ class Watched:
         other = Watched(target)
         other.passes = self.passes
         return other
+
+
+class Led:
+    """Stands for a RandomSource: it draws the tokens that it is given, whatever q says."""
+
+    def __init__(self, tokens: Sequence[int]):
+        self.tokens = iter(tokens)
+
+    def categorical(self, probs) -> int:
+        """The next of them."""
+        return next(self.tokens)
 
 
 class Zeros:
