@@ -61,8 +61,8 @@ def judge_pass(mine: Callable, tokens: list[int], parents: list[int]) -> None:
     got = list(answer)
     where = f"guesses {tokens} with parents {parents}, after a reply of {list(past)}"
     assert len(got) == len(right), (
-        f"{where}: {len(got)} pasts came back, and the pass has {len(right)} rows: that of the "
-        "current token, and one for each guess"
+        f"{where}: {len(got)} pasts came back, and {len(right)} are needed, one for each row: that "
+        "of the current token, and one for each guess"
     )
     for row, (have, want) in enumerate(zip(got, right, strict=True)):
         assert have == want, (
@@ -82,6 +82,11 @@ def slip(got: list, right: list, past: tuple, tokens: list[int], parents: list[i
         chained.append((*chained[-1], token))
     if got == chained:
         return "a guess follows its parent, which need not be the guess before it in the list"
+    off = [past]
+    for token, parent in zip(tokens, parents, strict=True):
+        off.append((*off[parent], token))
+    if got == off:
+        return "row 0 is the current token's, so the row of node j is at j + 1"
     if got[1:] == right[:-1]:
         return "a guess's own row comes after the guess itself, too"
     if got[1:] == [(*past, token) for token in tokens]:
@@ -173,7 +178,7 @@ def automaton(grammar: Grammar, vocabulary: Sequence[str], title: str) -> Pictur
         last = bool(grammar.matches[state])
         box(axes, x - 2, y - 1.8, 4, 3.6, str(state), "accepted" if last else "target")
         if last:
-            words(axes, x, y + 3.4, "✓ may end", fontsize=9)
+            words(axes, x, y + 3.4, "✓ the end", fontsize=9)
         if grammar.over[state]:
             continue
         arrows: dict[int, list[str]] = {}

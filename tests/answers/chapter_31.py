@@ -43,19 +43,19 @@ def my_held_back(reply, stops):
     ],
     2: [
         """
-def my_forced(grammar, state):
+def my_forced(grammar, state, most):
     tokens = []
-    while not grammar.over[state] and grammar.allowed[state].sum() == 1:
+    while len(tokens) < most and grammar.allowed[state].sum() == 1:
         tokens.append(int(grammar.allowed[state].argmax()))
         state = int(grammar.next[state, tokens[-1]])
     return tokens
 """,
         """
-def my_forced(grammar, state):
+def my_forced(grammar, state, most):
     choices = [t for t in range(grammar.vocab_size) if grammar.allowed[state, t]]
-    if grammar.over[state] or len(choices) != 1:
-        return []
-    return choices + my_forced(grammar, grammar.next[state, choices[0]])
+    if grammar.over[state] or len(choices) != 1 or most == 0:
+        return ()
+    return (*choices, *my_forced(grammar, grammar.next[state, choices[0]], most - 1))
 """,
     ],
 }
@@ -116,6 +116,16 @@ def my_pasts(past, tokens, parents, after):
 """,
             "row",
         ),
+        (  # the parent's own row, one too early
+            """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    for token, parent in zip(tokens, parents):
+        pasts.append(after(pasts[parent], token))
+    return pasts
+""",
+            "the row of node j is at j + 1",
+        ),
         (  # all tokens at once
             """
 def my_pasts(past, tokens, parents, after):
@@ -163,23 +173,10 @@ def my_held_back(reply, stops):
         ),
     ],
     2: [
-        (  # past the end
-            """
-def my_forced(grammar, state):
-    tokens = []
-    while grammar.allowed[state].sum() == 1 or grammar.over[state]:
-        tokens.append(int(grammar.allowed[state].argmax()))
-        state = int(grammar.next[state, tokens[-1]])
-        if len(tokens) > 9:
-            break
-    return tokens
-""",
-            "must come",
-        ),
         (  # one at most
             """
-def my_forced(grammar, state):
-    if not grammar.over[state] and grammar.allowed[state].sum() == 1:
+def my_forced(grammar, state, most):
+    if most and grammar.allowed[state].sum() == 1:
         return [int(grammar.allowed[state].argmax())]
     return []
 """,
@@ -187,14 +184,32 @@ def my_forced(grammar, state):
         ),
         (  # ends where it may end, not where it must
             """
-def my_forced(grammar, state):
+def my_forced(grammar, state, most):
     tokens = []
-    while not grammar.matches[state]:
+    while len(tokens) < most and not grammar.matches[state]:
         tokens.append(int(grammar.allowed[state].argmax()))
         state = int(grammar.next[state, tokens[-1]])
     return tokens
 """,
             "must come",
+        ),
+        (  # stays where it is
+            """
+def my_forced(grammar, state, most):
+    one = grammar.allowed[state].sum() == 1
+    return [int(grammar.allowed[state].argmax())] * (most * bool(one))
+""",
+            "must come",
+        ),
+        (  # how many, not which
+            """
+def my_forced(grammar, state, most):
+    n = 0
+    while n < most and grammar.allowed[state].sum() == 1:
+        state, n = int(grammar.next[state, grammar.allowed[state].argmax()]), n + 1
+    return n
+""",
+            "return a list",
         ),
     ],
 }
