@@ -60,13 +60,13 @@ def open_engine(folder: Path, K: int = 4, draft_sample_method: str = "greedy") -
 
 def settings_of(constraints: Constraints | None) -> dict:
     """Constraints under the names of SamplingParams; with a draft, it refuses a bias and min-p."""
-    from vllm.sampling_params import StructuredOutputsParams
-
     if constraints is None:
         return {}
     told = {"presence_penalty": constraints.presence, "frequency_penalty": constraints.frequency}
     told |= {"repetition_penalty": constraints.repetition}
     if constraints.grammar is not None:
+        from vllm.sampling_params import StructuredOutputsParams
+
         regex = constraints.grammar.pattern
         told["structured_outputs"] = StructuredOutputsParams(regex=regex)
     return told
