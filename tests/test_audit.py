@@ -744,12 +744,12 @@ def test_what_all_rows_begin_with_is_read_once():
 
 
 def test_constraints_in_transformers_own_words():
-    asked = adapters.for_transformers(asked_together(), [0, 1])
+    asked = adapters.for_transformers(asked_together(), [6, 1])
     allowed = asked.pop("prefix_allowed_tokens_fn")
     assert asked == {"sequence_bias": {(1,): 0.7}, "repetition_penalty": 1.4, "min_p": 0.05}
-    assert allowed(0, torch.tensor([0, 1])) == [0, 1, 2], "the prompt is no part of the text"
-    assert allowed(0, torch.tensor([0, 1, 2])) == [1, 2, 3, 4, 5, 6]
-    assert allowed(0, torch.tensor([0, 1, 6, 6])) == [*range(7)], "a guess has left the grammar"
+    assert allowed(0, torch.tensor([6, 1])) == [0, 1, 2], "the prompt is no part of the text"
+    assert allowed(0, torch.tensor([6, 1, 2])) == [1, 2, 3, 4, 5, 6]
+    assert allowed(0, torch.tensor([6, 1, 6, 6])) == [*range(7)], "a guess has left the grammar"
     assert adapters.for_transformers(None, [0]) == adapters.for_transformers(Constraints(), [0])
 
 

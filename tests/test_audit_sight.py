@@ -553,8 +553,8 @@ def alarms_table(part: dict) -> list[str]:
     return [*lines, "",
             f"Of {N:,} simulated tests of places {k} fell below {LEVEL:g}, and of {M:,} of the "
             f"first tokens {j}. An audit of our own decoder makes {places} and {firsts} of them, "
-            f"constraints aside: one false alarm in about {round(audits, -2):,.0f} "
-            "audits."]  # fmt: skip
+            "constraints aside: one false alarm in about "
+            f"{round(audits, -2):,.0f} audits."]  # fmt: skip
 
 
 TABLES = {

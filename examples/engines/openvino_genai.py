@@ -65,13 +65,13 @@ def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:
 
 def settings_of(constraints: Constraints | None) -> dict:
     """Constraints under the names of a GenerationConfig, which has no bias."""
-    import openvino_genai as genai
-
     if constraints is None:
         return {}
     told = {"presence_penalty": constraints.presence, "frequency_penalty": constraints.frequency}
     told |= {"repetition_penalty": constraints.repetition, "min_p": constraints.min_p}
     if constraints.grammar is not None:
+        import openvino_genai as genai
+
         regex = constraints.grammar.pattern
         told["structured_output_config"] = genai.StructuredOutputConfig(regex=regex)
     return told
