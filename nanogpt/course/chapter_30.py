@@ -85,6 +85,7 @@ def judge_round(mine, guesses: list[int], drawn: list[int], p, q) -> None:
         raise AssertionError(
             f"{where}: {got} came out instead of {right}; {slip(got, right, K=len(guesses))}"
         )
+    assert rng.asked, f"{where}: nothing was drawn; draw each token, do not take the likeliest"
     assert rng.asked == len(right), (
         f"{where}: {rng.asked} draws for {len(right)} tokens. Each draw moves the dice on to the "
         "next place of the text, so draw no more than you emit"

@@ -74,7 +74,7 @@ def judge_answer(answer, q: list[float], begun: str, right: Mapping[str, float])
         return
     said = {key: round(p, 3) for key, p in sorted(got.items())}
     raise AssertionError(
-        f"after {begun!r}, with q {q}: {said} came out instead of "
+        f"after {begun!r}, with q {q} for {TOKENS}: {said} came out instead of "
         f"{ {key: round(p, 3) for key, p in sorted(right.items())} }; {slip(got, q, begun, right)}"
     )
 

@@ -61,7 +61,7 @@ def verify_by_first_row(
 ) -> tuple[Tensor, KVCache]:
     """verify_candidates with rules that do not count the guesses.
 
-    A penalty is the weaker, the better the draft: sgl-project/sglang#33643.
+    A penalty is the weaker, the better the draft: sgl-project/sglang#22049.
     """
     rows = FirstRow(sampling)
     return verify_candidates(target, current_token, candidates, past_kvs, rows, unread)
