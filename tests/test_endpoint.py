@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import threading
 
 import pytest
@@ -319,3 +320,55 @@ def test_a_report_is_wrong_at_its_level_and_blind_at_its_level():
     strict = dataclasses.replace(report, level=1.0)
     assert not strict.right and strict.blind is False
     assert dataclasses.replace(report, level=0.0).blind
+
+
+# What a request may ask beside a sampling
+
+
+def answered(fields, **settings):
+    """The choice that a server of ours gives to these fields."""
+    server = serve.open_server(**settings)
+    completions = server.RequestHandlerClass.do_POST.__closure__[0].cell_contents
+    server.server_close()
+    body = {"prompt": "ROMEO:\n", "max_tokens": 40, "seed": 3, **fields}
+    return completions.answer(body)["choices"][0]
+
+
+@pytest.mark.parametrize("draft", serve.DRAFTS)
+def test_a_server_keeps_what_its_requests_ask(draft):
+    free = answered({}, draft=draft)
+    assert free["finish_reason"] == "length" and len(free["text"]) == 40
+    stop = free["text"][12:15]
+    cut = answered({"stop": stop, "logprobs": 1}, draft=draft)
+    assert cut["text"] == free["text"][: free["text"].index(stop)]
+    assert cut["finish_reason"] == "stop" and len(cut["logprobs"]["tokens"]) == len(cut["text"])
+    assert answered({"stop": [stop, "zzz"]}, draft=draft)["text"] == cut["text"]
+    speech = answered({"structured_outputs": {"regex": "[A-Z][a-z ]{9}[.!]"}}, draft=draft)
+    assert re.fullmatch("[A-Z][a-z ]{9}[.!]", speech["text"]) and speech["finish_reason"] == "stop"
+    _, tokenizer = checkpoint.load()
+    bias = {str(tokenizer.encode("z")[0]): 100}
+    assert answered({"logit_bias": bias}, draft=draft)["text"] == "z" * 40
+    once = answered({"presence_penalty": 100, "max_tokens": 30}, draft=draft)["text"]
+    assert len(set(once)) == 30
+    assert answered({"frequency_penalty": 100, "max_tokens": 30}, draft=draft)["text"] == once
+    assert answered({"min_p": 1.0}, draft=draft) == answered({"temperature": 0}, draft=draft)
+    other = answered({"repetition_penalty": 50.0}, draft=draft)["text"]
+    assert not set(other[:9]) & set("ROMEO:\n")
+
+
+def test_what_a_server_does_not_keep_it_refuses():
+    for fields, said in (
+        ({"stream": True}, "does not stream"),
+        ({"structured_outputs": {"regex": "(a"}}, "a ( that nothing closes"),
+        ({"min_p": 2}, "min_p is 2"),
+        ({"stop": ""}, None),
+        ({"stop": [""]}, "a stop string is empty"),
+        ({"logit_bias": {"99": 1}}, "bias or stop names token 99"),
+    ):
+        if said is None:
+            assert answered(fields)["finish_reason"] == "length"
+            continue
+        with pytest.raises(ValueError, match=re.escape(said)):
+            answered(fields)
+    with pytest.raises(ValueError, match="a server with a bug takes no constraints"):
+        answered({"presence_penalty": 1}, bug=STALE)

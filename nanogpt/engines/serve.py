@@ -2,7 +2,9 @@
 
 A server to try the audit on, right or with a bug of the gallery: small, for one machine, one text
 at a time. It has what an audit asks: seeds, n texts a request, token ids, log-probabilities, and
-`echo`, which reads a prompt and draws nothing. Chapter 24's server is the one for many texts.
+`echo`, which reads a prompt and draws nothing. And it keeps what chapter 31 promises: `stop`,
+`presence_penalty`, `frequency_penalty`, `logit_bias` (OpenAI's), `repetition_penalty`, `min_p`
+and `structured_outputs` with a `regex` (vLLM's). Chapter 24's server is the one for many texts.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import argparse
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,11 +21,13 @@ import torch
 from torch import Tensor
 
 from nanogpt import checkpoint
+from nanogpt.constraints import FREE, Constraints, complete
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.engines.adapters import plain_generate
 from nanogpt.generate import Generation
+from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.gallery import mutant
@@ -63,17 +67,46 @@ class Completions:
 
         Raises ValueError if log-probabilities are asked for with a temperature or a cut.
         """
-        n, top_k = body.get("max_tokens", 16), body.get("top_k") or None
+        n, top_k, rules = body.get("max_tokens", 16), body.get("top_k") or None, self.rules(body)
         sampling = Sampling(body.get("temperature", 1.0), top_k, body.get("top_p"))
         if body.get("logprobs") and sampling != Sampling():
             raise ValueError("log-probabilities come at temperature 1 only; read again with echo")
         made = []
         for i in range(body.get("n", 1)):
             rng = RandomSource(body.get("seed", 0) + i)
-            text = self.decode(self.target, self.draft, prompt, n, self.K, sampling, rng)
-            p = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds])
-            made.append(self.choice(prompt, text.tokens, p[: len(text.tokens)].log(), body))
+            if rules == FREE:
+                text = self.decode(self.target, self.draft, prompt, n, self.K, sampling, rng)
+                p = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds])
+                made.append(self.choice(prompt, text.tokens, p[: len(text.tokens)].log(), body))
+                continue
+            asked = replace(rules, logprobs=bool(body.get("logprobs")))
+            text = complete(self.target, prompt, n, asked, self.draft, self.K, sampling, rng)
+            choice = self.choice(prompt, text.tokens, text.logprobs, body)
+            made.append(choice | {"finish_reason": text.finish_reason})
         return made
+
+    def rules(self, body: dict[str, Any]) -> Constraints:
+        """The constraints of a request's fields.
+
+        Raises ValueError for those that make no sense, for `stream`, which is not there, and for
+        any constraint of a server with a bug, which has it in a decoder that takes none.
+        """
+        if body.get("stream"):
+            raise ValueError("this server does not stream; leave stream out")
+        stop = body.get("stop") or []
+        regex = (body.get("structured_outputs") or {}).get("regex")
+        rules = Constraints(
+            Grammar(regex, self.chars) if regex else None,
+            {int(token): by for token, by in (body.get("logit_bias") or {}).items()},
+            body.get("presence_penalty") or 0.0,
+            body.get("frequency_penalty") or 0.0,
+            body.get("repetition_penalty") or 1.0,
+            body.get("min_p") or 0.0,
+            [self.tokenizer.encode(x) for x in ([stop] if isinstance(stop, str) else stop)],
+        )
+        if rules != FREE and self.decode not in (plain_generate, speculative_generate):
+            raise ValueError("a server with a bug takes no constraints; leave them out")
+        return rules
 
     @torch.no_grad()
     def read(self, prompt: list[int], body: dict[str, Any]) -> list[dict[str, Any]]:
