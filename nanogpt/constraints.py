@@ -303,7 +303,10 @@ class Reply(Text):
         return reply[: len(reply) - held]
 
     def memory(self, draft, new: Callable[[], T]) -> T:
-        """What Text.memory keeps; a draft with get_probs is asked under the constraints."""
+        """What Text.memory keeps; a Draft is asked under the constraints.
+
+        What else guesses (heads, EAGLE) does not know of them: exact, with more dead guesses.
+        """
         if not self.constraints.change_logits:
             return super().memory(draft, new)
 
