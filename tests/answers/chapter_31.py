@@ -126,6 +126,16 @@ def my_pasts(past, tokens, parents, after):
 """,
             "the row of node j is at j + 1",
         ),
+        (  # takes the guesses away
+            """
+def my_pasts(past, tokens, parents, after):
+    pasts = [past]
+    while tokens:
+        pasts.append(after(pasts[parents.pop(0) + 1], tokens.pop(0)))
+    return pasts
+""",
+            "changed in place",
+        ),
         (  # all tokens at once
             """
 def my_pasts(past, tokens, parents, after):
