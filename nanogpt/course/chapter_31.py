@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from torch import Tensor
 
 from nanogpt.engines.export import export_pair
+from nanogpt.generate import Draft, Text
 from nanogpt.grammar import Grammar
+from nanogpt.same import SAME, SameDice
+from nanogpt.sampling import Sampling
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, TARGET, Picture, shown
+from nanogpt.speculative import speculative_rounds, verify_candidates
 
 CASES = [  # guesses and their parents
     ([], []),
@@ -92,6 +98,34 @@ def slip(got: list, right: list, past: tuple, tokens: list[int], parents: list[i
     if got[1:] == [(*past, token) for token in tokens]:
         return "what comes before the parent belongs to the past as well"
     return "start from the parent's past, and add the guess"
+
+
+def naive_reply(
+    rule: Callable, target, draft: Draft, prompt: Sequence[int], n: int, K: int, seed: int
+) -> list[int]:
+    """n tokens by the same dice, all rows of a pass changed alike, by rule(logits, reply)."""
+    text = Text(target, prompt, n)
+
+    class Alike(Sampling):
+        """The rule for all rows, with what is written when the pass begins."""
+
+        def probs(self, logits: Tensor) -> Tensor:
+            return Sampling().probs(rule(logits, text.tokens[text.n_prompt :]))
+
+    def verify(model, current, candidates, past_kvs, sampling, unread=()):
+        return verify_candidates(model, current, candidates, past_kvs, Alike(), unread)
+
+    steps, rng = replace(SAME, verify=verify), SameDice(seed, len(prompt))
+    for _ in speculative_rounds(text, draft, K, rng=rng, steps=steps):
+        pass
+    return text.tokens[text.n_prompt :]
+
+
+def under_a_grammar(row: dict) -> str:
+    """The worst place of a recorded row of an audit: its p-value and total variation."""
+    worst = min(row["places"]["grammar"], key=lambda at: min(at["letters"], at["ranks"]))
+    p, off = min(worst["letters"], worst["ranks"]), worst["total_variation"]
+    return f"{worst['place']:11} p {p:.1e}, off by {off:.2f}"
 
 
 @mpl.rc_context(STYLE)
