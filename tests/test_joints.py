@@ -174,7 +174,8 @@ def test_a_preempted_request_is_no_slower_once_it_is_read_again(name, shipped):
         done |= drained(server)
         made.append([done[id] for id in range(len(prompts))])
     pairs = [(a, b) for a, b in zip(*made, strict=True) if a.tokens == b.tokens]
-    assert pairs and all(len(b.rounds) <= len(a.rounds) + 2 for a, b in pairs)
+    # Each of two preemptions: a round without guesses, and rounds that begin elsewhere from there.
+    assert pairs and all(len(b.rounds) <= len(a.rounds) + 4 for a, b in pairs)
 
 
 def test_one_eagle_reads_each_pair_of_each_text_once():
