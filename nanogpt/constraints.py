@@ -99,6 +99,11 @@ class Constraints:
         """Whether the rows of a pass are looked at one by one."""
         return self.change_logits or self.logprobs
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing is asked at all."""
+        return not (self.by_row or self.stop)
+
     def check(self, vocab_size: int) -> None:
         """Raise ValueError for tokens that there are not, or where there is nothing to write."""
         if self.grammar is not None and self.grammar.vocab_size != vocab_size:
@@ -321,7 +326,7 @@ class Reply(Text):
         before = len(self.tokens)
         super().take(done, past_kvs, hidden)
         new = self.tokens[before:]
-        if self.constraints != FREE:
+        if not self.constraints.free:
             del self.tokens[before:]
             self.take_tokens(new, done)
         if self.finish_reason is None and super().done:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nanogpt import checkpoint
-from nanogpt.constraints import FREE, Constraints, complete
+from nanogpt.constraints import Constraints, complete
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
@@ -74,7 +74,7 @@ class Completions:
         made = []
         for i in range(body.get("n", 1)):
             rng = RandomSource(body.get("seed", 0) + i)
-            if rules == FREE:
+            if rules.free:
                 text = self.decode(self.target, self.draft, prompt, n, self.K, sampling, rng)
                 p = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds])
                 made.append(self.choice(prompt, text.tokens, p[: len(text.tokens)].log(), body))
@@ -104,7 +104,7 @@ class Completions:
             body.get("min_p") or 0.0,
             [self.tokenizer.encode(x) for x in ([stop] if isinstance(stop, str) else stop)],
         )
-        if rules != FREE and self.decode not in (plain_generate, speculative_generate):
+        if not rules.free and self.decode not in (plain_generate, speculative_generate):
             raise ValueError("a server with a bug takes no constraints; leave them out")
         return rules
 
