@@ -55,7 +55,7 @@ class Constraints:
     added to its logit}. presence: taken from the logit of each token that the reply holds;
     frequency: as often as it holds it (both as OpenAI's API has them). repetition: the logits of
     tokens in prompt or reply are divided by it if positive, else multiplied (Keskar et al. 2019,
-    CTRL, as in transformers). min_p: tokens less than so many times as likely as the likeliest are
+    CTRL, as in transformers). min_p: tokens whose probability is below min_p times the largest are
     forbidden (here at temperature 1, as in llama.cpp; elsewhere after the temperature). stop:
     strings, as tokens, that end the reply and are not part of it. logprobs: whether log p of each
     place is kept.
@@ -204,10 +204,6 @@ class RowSampling:
         ruled = rules.logits(own, pasts[: len(own)], reply.prompt)
         rows = torch.cat([rows[: self.skip], ruled, rows[self.skip + len(own) :]])
         return self.sampling.probs(rows).reshape(logits.shape)
-
-    def of_probs(self, probs: Tensor) -> Tensor:
-        """A draft's probabilities (…, V): an Obedient one has put the constraints in already."""
-        return self.sampling.of_probs(probs)
 
 
 def for_pass(text: Text, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling | RowSampling:
@@ -378,7 +374,16 @@ def verify_tree_for(target, text, tree, sampling, layers=None) -> tuple[Tensor, 
     return verify_tree(target, text, tree, for_pass(text, sampling, tree), layers)
 
 
-CONSTRAINED = replace(CHAIN, verify=verify_candidates_for)  # for a Reply, by its RowSampling
+def by_rows(steps: Steps) -> Steps:
+    """A chain's steps for a RowSampling; the draft, Obedient if need be, gets the plain one."""
+
+    def draft(own, context, K, sampling, rng, more=None):
+        return steps.draft(own, context, K, sampling.sampling, rng, more)
+
+    return replace(steps, draft=draft, verify=verify_candidates_for)
+
+
+CONSTRAINED = by_rows(CHAIN)
 
 
 def complete(
@@ -408,8 +413,7 @@ def complete(
         rounds = tree_rounds(reply, draft, sampling, rng, steps)
     else:
         steps = steps or CHAIN
-        if constraints.by_row:
-            steps = replace(steps, verify=CONSTRAINED.verify)
+        steps = by_rows(steps) if constraints.by_row else steps
         rounds = speculative_rounds(reply, draft, K, rows, rng, steps=steps)
     for _ in rounds:
         pass

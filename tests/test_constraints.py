@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.constraints import FREE, Constraints, Reply, complete
+from nanogpt.constraints import FREE, Constraints, Past, Reply, complete
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.grown import Grown
@@ -141,6 +141,12 @@ def reference(target, prompt, n, rules, sampling):
 
     go_on((), 1.0)
     return found
+
+
+def test_each_row_has_a_likeliest_token_of_its_own():
+    logits = torch.tensor([[0.0, -0.5, -3.0], [10.0, 9.5, 7.0], [-9.5, -10.0, -13.0]]).double()
+    ruled = Constraints(min_p=0.4).logits(logits, [Past()] * 3)
+    assert ruled.isfinite().tolist() == [[True, True, False]] * 3
 
 
 class Kept(Draft):
@@ -459,6 +465,7 @@ def test_a_stop_string_ends_a_reply_however_rounds_are_cut_and_is_never_sent(sto
 
 
 def test_a_stream_holds_back_what_may_become_a_stop_string_and_sends_it_if_it_does_not():
+    reasons = set()
     for seed in range(40):
         prompt, stop = [2, 0], [[0, 0, 2], [1, 1]]
         rules, dice = Constraints(stop=stop), SameDice(seed, 2)
@@ -466,6 +473,9 @@ def test_a_stream_holds_back_what_may_become_a_stop_string_and_sends_it_if_it_do
         server = Server(TOY, Kept(1), 4)
         id = server.submit(prompt, 12, rng=dice, constraints=rules, steps=SAME_TREE)
         assert list(server.stream(id)) == own.tokens
+        assert not any(own.tokens[i : i + len(x)] == x for x in stop for i in range(12))
+        reasons.add(own.finish_reason)
+    assert reasons == {"stop", "length"}
 
 
 # ---- logprobs

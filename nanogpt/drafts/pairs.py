@@ -228,6 +228,8 @@ class PairDraft(TokenDraft, ChainDraft):
     A chain goes on without a pass as long as the token that it spells does. Where the letters are
     a whole token, the pass that says what would come after it is made if the token is as likely as
     `least` to end there; if not, q is that of the letters that go on. At 0, each is the whole sum.
+    Where q is not taken as it is (another temperature, constraints), each letter is asked for, and
+    a pass brings one.
     Raises ValueError for a `least` outside 0 … 1.
     """
 
