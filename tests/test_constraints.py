@@ -78,7 +78,7 @@ def test_a_pattern_that_cannot_be_read_is_refused_with_the_place(pattern, said):
 def test_states_that_are_the_same_are_one():
     """However the pattern is put in brackets: what follows is written in one form."""
     sizes = {"(ab|c)*b": 3, "[^a]*a": 2, "a{3}b*": 4, "((a|b)*c)+": 2, "(ab|ac)b": 4}
-    sizes |= {"((((ab)c)a)b)c": 7, "(a(b(c(abc))))": 7}
+    sizes |= {"((((ab)c)a)b)c": 7, "(a(b(c(abc))))": 7, "a((bc)a)|b(b(ca))": 5}
     assert {pattern: len(Grammar(pattern, "abc")) for pattern in sizes} == sizes
 
 
