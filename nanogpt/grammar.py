@@ -186,7 +186,7 @@ class Grammar:
     (S+1, V): the state after each token; allowed (S+1, V): whether the token may come; over (S+1):
     whether the text matches and nothing may follow. Where it is over, and where it was left,
     everything is allowed: nothing of it is read.
-    Raises ValueError for a pattern that cannot be read, or that nothing matches.
+    Raises ValueError for a pattern that cannot be read.
     """
 
     LEFT = -1
@@ -194,8 +194,6 @@ class Grammar:
     def __init__(self, pattern: str, vocabulary: Sequence[str]):
         self.pattern, self.vocab_size = pattern, len(vocabulary)
         states, arrows = [Pattern(pattern, vocabulary).read()], []
-        if states[0] == NOTHING:
-            raise ValueError(f"no text matches the pattern {pattern!r}")
         number = {states[0]: 0, NOTHING: self.LEFT}
         for e in states:  # grows as new ones are found
             row = []
