@@ -11,6 +11,8 @@ from nanogpt import checkpoint
 from nanogpt.constraints import FREE, Constraints, Past, Reply, complete
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
+from nanogpt.drafts.adaptive import by_entropy
+from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.protocol import Draft
 from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, proposer
@@ -239,6 +241,25 @@ def test_two_requests_that_share_passes_have_each_their_own(case, serve):
     two = reference(TOY, prompts[1], n, FREE, Sampling())
     right = {(a, b): p * q for (a, p), (b, q) in itertools.product(one.items(), two.items())}
     assert total_variation(enumerate_outcomes(program), right) < 1e-12
+
+
+def test_so_has_one_whose_draft_stops_by_its_own_q_or_works_ahead():
+    """A policy sees q under the rules; a drafter that works ahead knows nothing of them."""
+    rules, sampling = CASES["all"]
+    right = reference(TOY, [2, 0], N, rules, sampling)
+
+    def stopping(rng):
+        asked = [[2, 0]], N, 3, sampling, [rng]
+        policy = by_entropy(0.9)
+        [made] = batch_generate(TOY, Kept(1), *asked, policy=policy, constraints=rules)
+        return tuple(made.tokens)
+
+    def ahead(rng):
+        draft = AheadDraft(Inline(Drafter(random_draft(V, 1), 2, [1, 1, 1])), shared=True)
+        return tuple(complete(TOY, [2, 0], N, rules, draft, sampling=sampling, rng=rng).tokens)
+
+    for program in (stopping, ahead):
+        assert total_variation(enumerate_outcomes(program), right) < 1e-12
 
 
 # ---- Token for token, where it is long
