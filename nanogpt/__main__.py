@@ -14,6 +14,7 @@ COMMANDS = {  # word: (module, what it does)
     "size": ("commands.size", "will it pay? your model, GPU and load"),
     "export": ("engines.export", "our models as folders for other engines"),
     "audit": ("engines.audit", "is an engine lossless?"),
+    "check": ("commands.check", "does it hold on your own models? any pair of transformers"),
     "serve": ("engines.serve", "our models behind an address, in the form of OpenAI's"),
     "arena": ("arena.race", "a draft of your own, judged and raced against ours"),
     "train": ("train", "the target from scratch; goes on where it stopped"),

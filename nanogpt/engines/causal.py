@@ -265,7 +265,7 @@ class Reader:
         return self.tokenizer(text)["input_ids"]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of `tokens`, special ones shown."""
+        """Text of `tokens`, special ones shown. Of a part of a character, �."""
         return self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
 
 
