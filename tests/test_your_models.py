@@ -98,7 +98,7 @@ def test_check_says_that_it_holds(pair, capsys):
     "form, more, said",
     [
         ("MistralConfig", {"sliding_window": 4}, "drops what is 4 tokens back"),
-        ("MambaConfig", None, "Mamba"),
+        ("MambaConfig", None, "keeps a state"),
     ],
 )
 def test_no_trim_no_use(form, more, said):
