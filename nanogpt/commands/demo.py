@@ -53,7 +53,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    given.draft = given.draft or (None if given.model else "distilled")
+    return given
 
 
 class Setting(NamedTuple):
@@ -68,7 +70,7 @@ class Setting(NamedTuple):
 
 def shipped(given: argparse.Namespace) -> Setting:
     """Ours. Raises ValueError for a draft that there is not."""
-    name = given.draft or "distilled"
+    name = given.draft
     if name not in [*DRAFTS, *PROPOSERS]:
         raise ValueError(f"no draft {name!r}; there are {', '.join([*DRAFTS, *PROPOSERS])}")
     if given.tree and name in PROPOSERS:

@@ -304,7 +304,7 @@ def load(
             name, dtype=DTYPES[dtype], use_safetensors=True, **asked
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **asked)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # what is there may be no model
         raise OSError(f"no model {str(name)!r}: {str(error).splitlines()[0]}") from error
     return CausalModel(model.to(device), window), Reader(tokenizer)
 

@@ -1,0 +1,441 @@
+"""Models of transformers as targets and drafts: the contract, losslessness, what is refused."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nanogpt import checkpoint
+from nanogpt.cache import first, select
+from nanogpt.commands import check, demo
+from nanogpt.constraints import Constraints, complete
+from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.lookup import PromptLookupDraft, WideLookupDraft
+from nanogpt.drafts.pairs import PairTokenizer, learn_merges
+from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.engines import causal, own
+from nanogpt.engines.export import export_pair
+from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import random_draft
+from nanogpt.rules import accept_blockwise
+from nanogpt.same import SAME, SAME_TREE, SameDice
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.server import Server
+from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.tree import tree_generate
+
+transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
+
+NONE = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SMALL = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+KINDS = {
+    "GPT2": {"n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2},
+    "Llama": {**SMALL, **HEADS},  # two heads share keys and values
+    "Qwen3": {**SMALL, **HEADS, "head_dim": 4},
+    "Mistral": {**SMALL, **HEADS, "sliding_window": 8},  # as long as the window
+}
+
+
+def config(kind, **more):
+    return getattr(transformers, f"{kind}Config")(**(NONE | KINDS.get(kind, {}) | more))
+
+
+def made(kind, vocab_size=3, std=0.7, seed=0, **more):
+    """A model of random weights in float64, large ones: all that it reads matters."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config(kind, vocab_size=vocab_size, **more)
+    ).double()
+    for p in model.parameters():
+        if p.dim() > 1:
+            torch.nn.init.normal_(p, std=std)
+    return model
+
+
+def tiny(kind, window=8, **more):
+    return causal.CausalModel(made(kind, **more), window)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Our pair as exported, and one on byte pairs, of random weights."""
+    path = tmp_path_factory.mktemp("models")
+    export_pair(path)
+    text = "def f(x): return x\n" * 3 + "To be, or not to be: that is the question.\n" * 3
+    chars = "".join(sorted({*text, *map(chr, range(32, 127)), "\t"}))
+    tokenizer = PairTokenizer(chars, learn_merges(text, 40))
+    for name, seed in (("big", 0), ("small", 1)):
+        more = {"max_position_embeddings": 256, "hidden_size": 16}
+        model = made("Llama", tokenizer.vocab_size, 0.3, seed, **more)
+        causal.save(model.float(), tokenizer, path / name)
+    return path
+
+
+# --- the same distribution
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_blocks_and_trees_are_lossless_on_models_of_transformers(kind):
+    target, draft, asked = tiny(kind), random_draft(3), ([0, 1], 3)
+    exact = enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, *asked, rng=rng).tokens)
+    )
+    assert len(exact) == 27 and max(exact.values()) < 0.6
+
+    def chain(rng):
+        return tuple(speculative_generate(target, draft, *asked, 2, rng=rng).tokens)
+
+    def block(rng):
+        steps = replace(CHAIN, accept=accept_blockwise)
+        return tuple(speculative_generate(target, draft, *asked, 2, rng=rng, steps=steps).tokens)
+
+    def tree(rng):
+        return tuple(tree_generate(target, Grown(draft, [2, 1]), *asked, rng=rng).tokens)
+
+    for decode in (chain, block, tree):
+        assert total_variation(enumerate_outcomes(decode), exact) <= 1e-12, decode.__name__
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_over_a_restart_with_a_model_as_draft_it_is_lossless(kind):
+    """A window of 4: the third new token begins again from half of it."""
+    target = tiny(kind, window=4)
+    draft = causal.CausalDraft(tiny("Llama", seed=3), 3)
+    asked = ([0, 1, 2], 3)
+    exact = enumerate_outcomes(
+        lambda rng: tuple(autoregressive_generate(target, *asked, rng=rng).tokens)
+    )
+    got = enumerate_outcomes(
+        lambda rng: tuple(speculative_generate(target, draft, *asked, 2, rng=rng).tokens)
+    )
+    assert total_variation(got, exact) <= 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_the_same_dice_chains_and_trees_write_the_text_of_plain_decoding(kind):
+    target, draft = tiny(kind), random_draft(3)
+    for seed in range(3):
+        asked = {"sampling": Sampling(), "rng": SameDice(seed, 2)}
+        right = autoregressive_generate(target, [0, 1], 20, **asked).tokens
+        asked["rng"] = SameDice(seed, 2)
+        assert speculative_generate(target, draft, [0, 1], 20, 3, **asked, steps=SAME).tokens == (
+            right
+        )
+        asked["rng"] = SameDice(seed, 2)
+        grown = Grown(draft, [2, 2, 1])
+        made_ = tree_generate(target, grown, [0, 1], 20, **asked, steps=SAME_TREE)
+        assert made_.tokens == right
+
+
+# --- passes and caches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_agree_with_and_without_cache_after_trims_in_trees_and_in_batches(kind):
+    more = {"n_positions": 64} if kind == "GPT2" else {"max_position_embeddings": 64}
+    more |= {"sliding_window": 64} if kind == "Mistral" else {}
+    target = tiny(kind, 48, vocab_size=7, **more)
+    tokens = torch.randint(7, (30,), generator=torch.Generator().manual_seed(0)).tolist()
+    for name, ask in own.PASSES.items():
+        assert ask(target, tokens) < 1e-6, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_leaves_the_cache_that_it_was_handed_as_it_was(kind):
+    target = tiny(kind)
+    before = target(target.row([0, 1, 2]))[2]
+    copies = [(k.clone(), v.clone()) for ((k, v),) in before]
+    once = target(target.row([1, 1]), past_kvs=before)[0]
+    target(target.row([2]), past_kvs=before)
+    assert torch.equal(once, target(target.row([1, 1]), past_kvs=before)[0])
+    for ((k, v),), (old_k, old_v) in zip(before, copies, strict=True):
+        assert torch.equal(k, old_k) and torch.equal(v, old_v)
+    assert first(before, 2)[0][0][0].shape[1] == 2 and select(before, [0, 2])[0][0][0].shape[1] == 2
+
+
+def broken(name):
+    """An adapter with one thing wrong, made after it has been let in."""
+
+    class Broken(causal.CausalModel):
+        def run(self, idx, pos, past_kvs, attn_mask, **asked):
+            if name == "slots for positions":
+                P = 0 if past_kvs is None else past_kvs[0][0][0].shape[1]
+                pos = None if P + idx.shape[1] <= self.config.block_size else pos
+            if name == "no mask":
+                attn_mask = None
+            if name == "positions from 0":
+                pos = torch.arange(idx.shape[1]) if pos is None else pos
+            out, kvs = super().run(idx, pos, past_kvs, attn_mask, **asked)
+            if name == "one short":
+                kvs = first(kvs, kvs[0][0][0].shape[1] - (past_kvs is not None))
+            return out, kvs
+
+        def probe(self):
+            """Nothing is asked of it."""
+
+    return Broken
+
+
+@pytest.mark.parametrize(
+    "name, seen",
+    [
+        ("slots for positions", "tree"),
+        ("no mask", "tree"),
+        ("positions from 0", "cache"),
+        ("one short", "cache"),
+    ],
+)
+def test_a_broken_adapter_is_seen_by_the_passes(name, seen):
+    target = broken(name)(made("Llama", 7, max_position_embeddings=64), 48)
+    tokens = torch.randint(7, (30,), generator=torch.Generator().manual_seed(0)).tolist()
+    ask = next(ask for what, ask in own.PASSES.items() if what.startswith(seen))
+    try:
+        off = ask(target, tokens)
+    except (RuntimeError, ValueError):
+        return  # seen as well
+    assert off > 1e-3
+
+
+def test_a_wrong_trim_is_seen(monkeypatch):
+    target = tiny("Llama", 48, vocab_size=7, max_position_embeddings=64)
+    tokens = torch.randint(7, (30,), generator=torch.Generator().manual_seed(0)).tolist()
+    monkeypatch.setattr(own, "first", lambda kvs, n: first(kvs, n + 1))
+    assert own.trimmed(target, tokens) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["slots for positions", "no mask"])
+def test_the_probe_refuses_a_model_that_does_not_heed_a_trees_mask_or_positions(name):
+    class Broken(broken(name)):
+        probe = causal.CausalModel.probe
+
+    with pytest.raises(ValueError, match="does not heed"):
+        Broken(made("Llama", 7), 16)
+
+
+# --- the joints
+
+
+def test_batches_servers_and_constraints_take_one():
+    target, draft = tiny("Llama", 16, vocab_size=5), random_draft(5)
+    prompts, lengths = [[0, 1], [3, 2, 1, 4], [2]], [20, 7, 12]
+    alone = [
+        speculative_generate(target, draft, p, n, 3, Sampling(), RandomSource(b)).tokens
+        for b, (p, n) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+    rngs = [RandomSource(b) for b in range(3)]
+    together = batch_generate(target, draft, prompts, lengths, 3, Sampling(), rngs)
+    assert [one.tokens for one in together] == alone
+
+    server, done = Server(target, draft, K=3), {}
+    dice = [SameDice(b, len(p)) for b, p in enumerate(prompts)]
+    for p, n, one in zip(prompts, lengths, dice, strict=True):
+        server.submit(p, n, Sampling(), one, steps=SAME_TREE)
+    while len(done) < 3:
+        done |= server.step()
+    for b, (p, n) in enumerate(zip(prompts, lengths, strict=True)):
+        dice = SameDice(b, len(p))
+        assert done[b].tokens == autoregressive_generate(target, p, n, Sampling(), dice).tokens
+
+    never = Constraints(bias={0: -1e9})
+    assert 0 not in complete(target, [0, 1], 15, never, draft, 3).tokens
+
+
+def test_hidden_states_are_kept_for_drafts_that_read_them():
+    target = tiny("Qwen3", 16)
+    streams, _ = target.states(target.row([0, 1, 2]))
+    assert len(streams) == 2 and torch.equal(streams[-1], target.trunk(target.row([0, 1, 2]))[0])
+    text = Text(target, [0, 1, 2], 4)
+    text.read()
+    assert text.hidden.shape == (2, 8)
+    with pytest.raises(ValueError, match="no early exit"):
+        target.states(target.row([0]), depth=1)
+
+
+def test_wide_lookup_guesses_what_prompt_lookup_does():
+    narrow, wide = PromptLookupDraft(5), WideLookupDraft(5)
+    tokens = torch.randint(5, (60,), generator=torch.Generator().manual_seed(0)).tolist()
+    for n in range(1, 60):
+        assert torch.equal(narrow.get_probs(tokens[:n]), wide.get_probs(tokens[:n]))
+    q = WideLookupDraft(151_936).get_probs([150_000, 55_555, 7, 150_000])  # 55,555: a surrogate
+    assert q.shape == (151_936,) and q[55_555] == 1
+    with pytest.raises(ValueError, match="least"):
+        WideLookupDraft(5, most=1, least=2)
+
+
+def test_a_grown_tree_needs_no_table_of_all_pairs_of_tokens():
+    draft = WideLookupDraft(151_936)
+    grown = Grown(draft, [2, 2])  # a table would have 23,000,000,000 numbers
+    text = Text(tiny("Llama", vocab_size=5), [1, 2, 3, 1], 4)
+    assert grown.propose(text, 2, Sampling(), RandomSource(0)).tokens == [2, 3]
+
+
+# --- vocabularies
+
+
+def test_a_draft_with_more_or_fewer_tokens_is_fitted_and_lossless():
+    q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    assert causal.fitted(q, 5).tolist() == [0.5, 0.3, 0.2, 0.0, 0.0]
+    assert causal.fitted(q, 2).tolist() == pytest.approx([0.625, 0.375], abs=1e-12)
+    assert causal.fitted(q, 3) is q or torch.equal(causal.fitted(q, 3), q)
+    with pytest.raises(ValueError, match="all of q"):
+        causal.fitted(torch.tensor([0.0, 1.0]).double(), 1)
+    target = tiny("Llama")
+    for size in (2, 5):
+        draft = causal.CausalDraft(tiny("GPT2", vocab_size=size), 3)
+        got = enumerate_outcomes(
+            lambda rng, draft=draft: tuple(
+                speculative_generate(target, draft, [1, 1], 2, 2, rng=rng).tokens
+            )
+        )
+        right = enumerate_outcomes(
+            lambda rng: tuple(autoregressive_generate(target, [1, 1], 2, rng=rng).tokens)
+        )
+        assert len(right) == 9 and total_variation(got, right) <= 1e-12
+
+
+def test_tokenizers_are_compared_by_what_they_read(folder):
+    _, ours = causal.load(folder / "target")
+    _, pairs = causal.load(folder / "big")
+    causal.check_readers(pairs, causal.load(folder / "small")[1])
+    with pytest.raises(ValueError, match="chapter 32"):
+        causal.load_pair(folder / "big", folder / "draft")
+    assert pairs.decode(pairs.encode("def f(x): return x")) == "def f(x): return x"
+    assert len(pairs.encode("def f(x)")) < len(ours.encode("def f(x)".replace("(", ",")))
+
+
+# --- our own pair, loaded by the same code
+
+
+def test_our_exported_pair_is_our_pair(folder):
+    target, reader, draft = causal.load_pair(folder / "target", folder / "draft", "float64")
+    shipped, tokenizer = checkpoint.load()
+    shipped, prompt = shipped.double(), reader.encode("ROMEO:\nWhat is")
+    assert prompt == tokenizer.encode("ROMEO:\nWhat is")
+    idx = torch.tensor([prompt])
+    assert torch.allclose(target(idx)[0], shipped(idx)[0], rtol=0, atol=1e-9)
+    right = autoregressive_generate(shipped, prompt, 150, Sampling(0)).tokens  # past the window
+    made_ = speculative_generate(target, draft, prompt, 150, 4, Sampling(0))
+    assert made_.tokens == right and made_.alpha > 0.4
+    assert isinstance(draft, TransformerDraft)
+
+
+def test_bfloat16_computes_in_bfloat16_and_draws_in_float64(folder):
+    target, reader, draft = causal.load_pair(folder / "target", folder / "draft", "bfloat16")
+    made_ = speculative_generate(target, draft, reader.encode("ROMEO:"), 20)
+    assert target.dtype == torch.bfloat16
+    assert made_.rounds[0].target_probs.dtype == torch.float64
+
+
+# --- refusals: one line, before anything is written
+
+
+@pytest.mark.parametrize(
+    "kind, more, said",
+    [
+        ("Mistral", {"sliding_window": 5}, "drops what is 5 tokens back.*window=5"),
+        ("Gemma3Text", {**SMALL, **HEADS, "head_dim": 4, "sliding_window": 5}, "drops what is 5"),
+        ("Mamba", {"hidden_size": 8, "state_size": 4, "num_hidden_layers": 2}, "keeps a state"),
+        ("Qwen3Next", {**SMALL, **HEADS, "head_dim": 4}, "keeps a state.*chapter 33"),
+        ("Cohere", {**SMALL, **HEADS, "logit_scale": 0.06}, "scales or caps its logits"),
+        ("Gemma2", {**SMALL, **HEADS, "head_dim": 4, "sliding_window": 99}, "caps its logits"),
+        ("Bloom", {"hidden_size": 8, "n_layer": 2, "n_head": 2}, "is not called as other models"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused_in_one_line(kind, more, said):
+    model = transformers.AutoModelForCausalLM.from_config(config(kind, vocab_size=5, **more))
+    with pytest.raises(ValueError, match=said) as refused:
+        causal.CausalModel(model, 12)
+    assert "\n" not in str(refused.value)
+
+
+def test_windows_and_attention_are_checked():
+    with pytest.raises(ValueError, match="window is 17; take 4 or more, of its 16"):
+        tiny("GPT2", window=17)
+    model = made("Llama", 5)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="takes no mask of a tree"):
+        causal.CausalModel(model)
+
+
+def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, folder, monkeypatch):
+    with pytest.raises(OSError, match="no model") as refused:
+        causal.load(tmp_path)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="dtype is 'int8'"):
+        causal.load(folder / "big", "int8")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="the extra oracle brings it"):
+        causal.load(folder / "big")
+
+
+# --- the commands
+
+
+def test_check_says_right_of_a_right_pair(folder, capsys):
+    names = [str(folder / name) for name in ("big", "small")]
+    assert check.main([*names, "--samples", "60", "--tokens", "20"]) in (0, 2)
+    said = capsys.readouterr().out
+    assert said.rstrip().endswith("verdict: right") and said.count("3 of 3 texts equal") == 2
+    assert "LlamaForCausalLM" in said and "tokens a pass" in said
+
+
+def test_check_is_1_where_a_decoder_is_wrong(folder, capsys, monkeypatch):
+    target, reader, draft = causal.load_pair(folder / "target", folder / "draft")
+    wrong = broken("no mask")(target.model)
+    prompts = [reader.encode("ROMEO:")]
+    assert check.check(wrong, draft, prompts, list(range(40)), n=20, samples=100) == 1
+    assert "WRONG in tree" in capsys.readouterr().out
+
+
+def test_samples_of_a_wrong_rule_are_refused(folder):
+    target, reader, draft = causal.load_pair(folder / "target", folder / "draft")
+
+    def from_p(candidates, q, p, rng):  # gallery, 1: on rejection, draws from p
+        for i, token in enumerate(candidates):
+            if not rng.bernoulli(min(1.0, float(p[i, token] / q[i, token]))):
+                return [*candidates[:i], rng.categorical(p[i])]
+        return [*candidates, rng.categorical(p[len(candidates)])]
+
+    def decode(prompt, n, sampling, rng):
+        steps = replace(CHAIN, accept=from_p)
+        return speculative_generate(target, draft, prompt, n, 4, sampling, rng, steps=steps)
+
+    report = own.sampled(target, decode, reader.encode("No more, no more, no "), 6, 800, "wrong")
+    assert not report.right
+
+
+def test_a_greedy_text_that_parts_is_told_with_its_margin():
+    target = tiny("Llama", 16, vocab_size=5)
+
+    def decode(prompt, n, sampling, rng):
+        made_ = autoregressive_generate(target, prompt, n, sampling)
+        made_.tokens[3] = (made_.tokens[3] + 1) % 5
+        return made_
+
+    found = own.greedy(target, decode, [0, 1], 8)
+    assert found.place == 3 and found.margin > 1e-6
+
+
+def test_demo_shows_a_model_of_yours(folder, capsys):
+    asked = ["--model", str(folder / "big"), "--tokens", "12", "--prompt", "def f"]
+    demo.main([*asked, "--draft", str(folder / "small"), "--tree", "2", "1"])
+    assert "a tree of widths 2 1" in capsys.readouterr().out
+    demo.main(asked)
+    assert "prompt lookup draft, K = 4" in capsys.readouterr().out
+
+
+def test_without_transformers_the_command_says_what_to_install(folder):
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "from nanogpt.__main__ import main; sys.exit(main(['check', sys.argv[1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "big")], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "pip install -e '.[oracle]'" in done.stderr
+    assert done.stderr.count("\n") == 1
