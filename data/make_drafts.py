@@ -640,7 +640,11 @@ def make_learning(seeds: int = 6, width: int = 96, windows: int = 12) -> None:
         rates[str(rate)] = {name: [one[name] for one in got] for name in got[0]}
     first = {"old target": kept_by(old, net, seeds), "moved target": kept_by(target, net, seeds)}
     facts["learning"] = {
-        "width": width, "seeds": seeds, "served": served, "rates": rates, "first": first
+        "width": width,
+        "seeds": seeds,
+        "served": served,
+        "rates": rates,
+        "first": first,
     }
     checkpoint.save(moving.MOVED, own.half(), tokenizer, rounded(facts))
     print(moving.MOVED.relative_to(DATA_DIR), rounded(facts["learning"]))

@@ -26,8 +26,8 @@ from nanogpt.drafts.learning import (
     forward_kl,
     hybrid,
     overlap,
+    rejection,
     reverse_kl,
-    total_variation,
 )
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.protocol import Chain
@@ -152,7 +152,7 @@ LOSSES: dict[str, tuple[Loss, bool]] = {  # and whether its rows are the tokens 
     "cross-entropy": (forward_kl, True),
     "KL(p‖q)": (forward_kl, False),
     "KL(q‖p)": (reverse_kl, False),
-    "TV": (total_variation, False),
+    "TV": (rejection, False),
     "LK hybrid": (hybrid, False),
 }
 

@@ -110,7 +110,7 @@ def reverse_kl(log_q: Tensor, p: Tensor) -> Tensor:
     return (log_q.exp() * (log_q - p.clamp_min(1e-9).log())).sum(-1).mean()
 
 
-def total_variation(log_q: Tensor, p: Tensor) -> Tensor:
+def rejection(log_q: Tensor, p: Tensor) -> Tensor:
     """1 - Σ min(p, q) of rows (n, V), their mean: the chance that a guess is rejected."""
     return 1 - overlap(log_q, p).mean()
 
@@ -195,7 +195,9 @@ def unsampled(probs: Tensor, sampling: Sampling) -> Tensor:
 
     What top_k and top_p have cut off stays 0.
     """
-    return probs if sampling.temperature == 0 else Sampling(1 / sampling.temperature).of_probs(probs)
+    return (
+        probs if sampling.temperature == 0 else Sampling(1 / sampling.temperature).of_probs(probs)
+    )
 
 
 @dataclass
