@@ -6,6 +6,7 @@ The turn: q of a table that adds up what the target said.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -39,7 +40,7 @@ from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, GREY, REJECTED, SERIES, STYLE, Picture, picture
 
 MOVED = DATA_DIR / "checkpoints" / "moved.safetensors"
-NAMES = "ash bee cow doe elk fox gnu hen".split()
+NAMES = ["ash", "bee", "cow", "doe", "elk", "fox", "gnu", "hen"]
 LINES = [
     "let {0} be {1} - {2};\n",
     "if {0}: call {1}, {2};\n",
@@ -189,7 +190,7 @@ def trained(
 
 @torch.no_grad()
 def kept(net: GPTLanguageModel, texts: Tensor, probs: Tensor, K: int = 3) -> tuple[float, float]:
-    """α, Σ min(p, q) over all places of the texts, and the tokens that a pass over K guesses brings.
+    """α, Σ min(p, q) over all places of the texts, and the tokens that a pass over K guesses makes.
 
     A chain of guesses x is drawn with probability Π q(x), and kept with Π min(1, p/q): Σ over all
     chains of Π min(p, q) is the mean of Π min(1, q/p) over texts by the target. No coin is tossed.
@@ -293,7 +294,7 @@ def slip(got: list[float], q: list[float], lessons: list, context: str, prior: f
 
 @mpl.rc_context(STYLE)
 def when_to_learn(title: str) -> Picture:
-    """Two rounds on a time axis: what is drawn, judged and learnt, and where an update may stand."""
+    """A round on a time axis: what is drawn, judged and learnt, and where an update may stand."""
     axes = sheet(title, 9.4, 2.9)
     parts = [
         ("draw\nfrom q", "draft", 11),
@@ -307,7 +308,7 @@ def when_to_learn(title: str) -> Picture:
         box(axes, x, 10, width, 5, text, kind)
         edges.append((x, x + width))
         x += width + 4
-    for (_, end), (start, _) in zip(edges, edges[1:], strict=False):
+    for (_, end), (start, _) in itertools.pairwise(edges):
         arrow(axes, (end, 12.5), (start, 12.5))
     for before, after, colour, mark, note in (
         (0, 2, REJECTED, "✗", "no update here: q would be claimed\nthat was never drawn from"),

@@ -12,8 +12,8 @@ tenant.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +90,7 @@ class SoftTable(Student):
 
     def copy(self) -> SoftTable:
         """One with the same sums, over the same base."""
-        other = copy.copy(self)
+        other = SoftTable(self.base, self.first, self.order, self.prior)
         other.sums = dict(self.sums)  # a sum is replaced, never changed
         return other
 
@@ -163,7 +163,7 @@ class NetStudent(Student):
     def copy(self) -> NetStudent:
         """One with the same weights, and an optimizer that begins anew."""
         with torch.inference_mode(False):
-            return NetStudent(copy.deepcopy(self.model), self.every, self.rate, self.loss)
+            return NetStudent(deepcopy(self.model), self.every, self.rate, self.loss)
 
     def reader(self) -> Draft:
         """A reader with a cache, for one text."""
@@ -195,9 +195,9 @@ def unsampled(probs: Tensor, sampling: Sampling) -> Tensor:
 
     What top_k and top_p have cut off stays 0.
     """
-    return (
-        probs if sampling.temperature == 0 else Sampling(1 / sampling.temperature).of_probs(probs)
-    )
+    if sampling.temperature == 0:
+        return probs
+    return Sampling(1 / sampling.temperature).of_probs(probs)
 
 
 @dataclass

@@ -5,7 +5,8 @@ chapter 19 those of drafts that read features, 47 to 53. The others are bugs of 
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
 ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
 30's; 70 to 72, of what a request asks for, chapter 31's; 73 to 75, of a draft with a tokenizer of
-its own, chapter 32's; 76 to 78, of drafts that learn, chapter 34's. `nanogpt.proof.gallery` serves the package with one in it.
+its own, chapter 32's; 76 to 78, of drafts that learn, chapter 34's. `nanogpt.proof.gallery` serves
+the package with one in it.
 """
 
 from __future__ import annotations
