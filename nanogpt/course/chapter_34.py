@@ -256,6 +256,8 @@ def judge_answer(mine: Callable, q: list[float], lessons: list, context: str, pr
     assert answer is not None and hasattr(answer, "__len__"), (
         f"{answer!r} came back: return a list, one probability for each of the {len(q)} letters"
     )
+    numbers = not isinstance(answer, str) and all(hasattr(x, "__float__") for x in answer)
+    assert numbers, f"{answer!r} came back: a list of probabilities, one for each letter"
     got = [float(x) for x in answer]
     right = learnt(q, lessons, context, prior)
     if len(got) == len(right) and np.allclose(got, right, rtol=0, atol=1e-9):
