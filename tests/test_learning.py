@@ -49,7 +49,7 @@ def table(V=3, seed=0):
 
 def net(V=3):
     """A net that takes a large step every other round."""
-    return NetStudent(toy_target(V, 8, seed=5), every=2, rate=0.05).copy()
+    return NetStudent(TransformerDraft(toy_target(V, 8, seed=5)), every=2, rate=0.05).copy()
 
 
 STUDENTS = {"table": table, "net": net}
@@ -121,7 +121,7 @@ def test_a_reader_drops_what_other_weights_made():
     reader = student.reader()
     reader.get_probs([0, 1, 2, 0])
     student.learn([0, 1, 2], torch.tensor([[0.7, 0.2, 0.1]], dtype=torch.float64))
-    new = TransformerDraft(student.model).get_probs([0, 1, 2, 0, 1])
+    new = TransformerDraft(student.draft.model).get_probs([0, 1, 2, 0, 1])
     assert torch.allclose(reader.get_probs([0, 1, 2, 0, 1]), new, rtol=0, atol=1e-9)
 
 

@@ -117,15 +117,17 @@ class Even(Draft):
 def drafters(table: Draft | None = None, net: GPTLanguageModel | None = None) -> dict:
     """{name: a call for a new drafter} of all that the chapter serves with."""
     table, net = table or ngram.load(), net or transformer.load().model
-    V = table.vocab_size
+    V, own = table.vocab_size, transformer.TransformerDraft
     return {
         "table, frozen": lambda: Chain(table, 6),
         "table, per request": lambda: LearningDraft(SoftTable(table), 6),
         "table, shared": lambda: LearningDraft(SoftTable(table), 6, shared=True),
         "from nothing, shared": lambda: LearningDraft(SoftTable(Even(V), 0), 6, shared=True),
         "prompt lookup": lambda: Chain(PromptLookupDraft(V), 6),
-        "net, frozen": lambda: Chain(transformer.TransformerDraft(net), 3),
-        "net, shared": lambda: LearningDraft(NetStudent(copy.deepcopy(net), 4), 3, shared=True),
+        "net, frozen": lambda: Chain(own(net), 3),
+        "net, shared": lambda: LearningDraft(
+            NetStudent(own(copy.deepcopy(net)), 4), 3, shared=True
+        ),
     }
 
 

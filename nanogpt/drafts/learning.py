@@ -21,9 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nanogpt.drafts.transformer import TransformerDraft, window_start
 from nanogpt.generate import Draft, Proposer, Round, Text, Tree, TreeRound
-from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import draft_tokens
 
@@ -129,17 +127,16 @@ def hybrid(log_q: Tensor, p: Tensor, eta: float = 3.0) -> Tensor:
 class NetStudent(Student):
     """A small transformer that takes a step of Adam in each lesson.
 
-    The model itself learns; give it a copy. A step looks at the places of the lesson once, in the
-    window that the text ends with. every: rounds of a text in a lesson; rate: of Adam; loss: of log
-    q and p, both (n, V).
+    draft: a TransformerDraft, say; its model itself learns, so give a copy of one that is to stay.
+    A step looks at the places of the lesson once, in the window that the text ends with. every:
+    rounds of a text in a lesson; rate: of Adam; loss: of log q and p, both (n, V).
     """
 
-    def __init__(
-        self, model: GPTLanguageModel, every: int = 8, rate: float = 2e-3, loss: Loss = forward_kl
-    ):
-        self.model, self.vocab_size = model.requires_grad_(True), model.config.vocab_size
+    def __init__(self, draft: Draft, every: int = 8, rate: float = 2e-3, loss: Loss = forward_kl):
+        self.draft, self.vocab_size = draft, draft.vocab_size
         self.every, self.rate, self.loss = every, rate, loss
-        self.optimizer = torch.optim.Adam(model.parameters(), rate, fused=True)
+        weights = draft.model.requires_grad_(True).parameters()
+        self.optimizer = torch.optim.Adam(weights, rate, fused=True)
         self.lessons = 0
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
@@ -148,40 +145,43 @@ class NetStudent(Student):
 
     def learn(self, tokens: Sequence[int], probs: Tensor) -> None:
         """A step towards those of the rows (n, V) that the window holds."""
-        start = window_start(len(tokens) - 1, self.model.config.block_size)
+        model, size = self.draft.model, self.draft.model.config.block_size
+        half = max(1, size // 2)
+        start = max(0, -(-(len(tokens) - 1 - size) // half) * half)  # as the draft reads it
         n = min(len(probs), len(tokens) - 1 - start)
         with torch.inference_mode(False), torch.enable_grad():
-            idx = torch.tensor([list(tokens[start:-1])], device=self.model.device)
-            log_q = self.model(idx)[0][0, -n:].log_softmax(-1)
+            idx = torch.tensor([list(tokens[start:-1])], device=model.device)
+            log_q = model(idx)[0][0, -n:].log_softmax(-1)
             p = probs[-n:].clone().to(log_q.device, log_q.dtype)
             self.optimizer.zero_grad()
             self.loss(log_q, p).backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             self.optimizer.step()
         self.lessons += 1
 
     def copy(self) -> NetStudent:
         """One with the same weights, and an optimizer that begins anew."""
         with torch.inference_mode(False):
-            return NetStudent(deepcopy(self.model), self.every, self.rate, self.loss)
+            own = deepcopy(self.draft.fresh())
+            return NetStudent(own, self.every, self.rate, self.loss)
 
     def reader(self) -> Draft:
         """A reader with a cache, for one text."""
         return NetReader(self)
 
 
-class NetReader(TransformerDraft):
+class NetReader(Draft):
     """Reads one text with a net that learns: what other weights made of it is not kept."""
 
     def __init__(self, student: NetStudent):
-        super().__init__(student.model)
-        self.student, self.lessons = student, student.lessons
+        self.student, self.vocab_size = student, student.vocab_size
+        self.draft, self.lessons = student.draft.fresh(), student.lessons
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`, at temperature 1."""
         if self.lessons != self.student.lessons:
-            self.tokens, self.past_kvs, self.lessons = [], None, self.student.lessons
-        return super().get_probs(context)
+            self.draft, self.lessons = self.student.draft.fresh(), self.student.lessons
+        return self.draft.get_probs(context)
 
 
 def said(done: Round) -> Tensor:

@@ -581,7 +581,7 @@ def check_lessons(generate: BatchDecoder, n: int = 30) -> None:
     for draft in (random_draft(3), TransformerDraft(toy_target(3, 8, seed=5))):
         [made] = generate(target, draft, [prompt], n, 3, Sampling(), [RandomSource(0)])
         learns = isinstance(draft, TransformerDraft)
-        net = NetStudent(draft.model, **NET).copy() if learns else None
+        net = NetStudent(draft, **NET).copy() if learns else None
         text, said, new = list(prompt), [], []
         for i, done in enumerate(made.rounds):
             if net and i and i % net.every == 0:

@@ -252,7 +252,7 @@ def learning_decoder(module=learning, loop=batch) -> BatchDecoder:
         if getattr(draft, "model", None) is None:
             student = module.SoftTable(draft, **TABLE)
         else:
-            student = module.NetStudent(draft.model, **NET).copy()
+            student = module.NetStudent(draft, **NET).copy()
         Ks = loop.one_each(K, len(prompts))
         made = {k: module.LearningDraft(student, k, shared) for k in set(Ks)}
         drafts = [made[k] for k in Ks]
