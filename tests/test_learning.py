@@ -340,6 +340,7 @@ def test_a_cut_net_serves_many_texts():
         toy_target(3, 8),
         CommonDraft(TransformerDraft(toy_target(3, 8, seed=5)), [0, 1]),
     )
+    assert draft.fresh().draft is not draft.draft, "each text has a cache of its own"
     prompts = [[0, 1], [2], [1, 0]]
     rngs = [RandomSource(seed) for seed in range(3)]
     made = batch_generate(target, draft, prompts, 12, 2, rngs=rngs)
