@@ -108,6 +108,21 @@ def test_a_lesson_lowers_the_nets_loss_on_its_rows_and_reads_no_more_than_the_wi
     assert loss() < 0.5 * before and student.lessons == 5
 
 
+def test_a_step_is_adams_in_the_window_that_the_draft_reads():
+    student, p = net(), torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64)
+    for tokens in ([0, 1, 2, 1], [0, 1, 2, 1, 0, 2, 2, 1, 0], [0, 1, 2, 1, 0, 2, 2, 1, 0, 1]):
+        own, twin = student.copy(), deepcopy(student.draft.model)
+        optimizer = torch.optim.Adam(twin.parameters(), 0.05, fused=True)
+        start = transformer.window_start(len(tokens) - 1, 8)
+        log_q = twin(torch.tensor([tokens[start:-1]]))[0][0, -2:].log_softmax(-1)
+        forward_kl(log_q, p).backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+        optimizer.step()
+        own.learn(tokens, p)
+        for one, other in zip(own.draft.model.parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-9)
+
+
 def test_a_net_that_learns_is_not_the_shipped_one():
     weights = [w.clone() for w in toy_target(3, 8, seed=5).parameters()]
     student = net()
