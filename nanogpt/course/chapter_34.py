@@ -122,6 +122,7 @@ def drafters(table: Draft | None = None, net: GPTLanguageModel | None = None) ->
         "table, frozen": lambda: Chain(table, 6),
         "table, per request": lambda: LearningDraft(SoftTable(table), 6),
         "table, shared": lambda: LearningDraft(SoftTable(table), 6, shared=True),
+        "the same, contexts from 0": lambda: LearningDraft(SoftTable(table, 0), 6, shared=True),
         "from nothing, shared": lambda: LearningDraft(SoftTable(Even(V), 0), 6, shared=True),
         "prompt lookup": lambda: Chain(PromptLookupDraft(V), 6),
         "net, frozen": lambda: Chain(own(net), 3),
