@@ -28,10 +28,12 @@ from nanogpt.drafts.learning import (
 )
 from nanogpt.drafts.protocol import Chain
 from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.grammar import Grammar
 from nanogpt.measure.bench import pooled
+from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
@@ -450,3 +452,11 @@ def test_the_moved_targets_errors_name_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(chapter_34, "MOVED", tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=r"make_drafts\.py moved"):
         chapter_34.load_moved()
+
+
+@pytest.mark.parametrize("number", [bug.number for bug in BUGS if bug.decoder == "learning"])
+def test_an_audit_can_be_held_against_a_bug_of_a_draft_that_learns(number, tmp_path):
+    engine = open_nanogpt(tmp_path, bug=number)
+    for name in ("draft", "lookup"):
+        made = engine.modes[name]([[1, 2, 3], [4]], 6, Sampling(), 0)
+        assert [len(tokens) for tokens in made] == [6, 6]

@@ -104,7 +104,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         )
     target, _ = checkpoint.load()
     decode = one_by_one(speculative_generate)
-    if bug is not None and BUGS[bug - 1].decoder in ("batch", "paged", "server"):
+    if bug is not None and BUGS[bug - 1].decoder in ("batch", "paged", "server", "learning"):
         target, decode = FusedLanguageModel(target), mutant(BUGS[bug - 1])
     elif bug is not None:
         decode = one_by_one(mutant(BUGS[bug - 1]))
