@@ -22,6 +22,7 @@ from nanogpt.proof.decoders import (
     constrained_decoder,
     decoder,
     eagle_decoder,
+    learning_decoder,
     paged_decoder,
     pairs_decoder,
     same_decoder,
@@ -107,10 +108,12 @@ SERVING = {
     "ahead": ahead_decoder(),
     "same": same_decoder(),
     "constrained": constrained_decoder(),
+    "learning": learning_decoder(),
 }
 PROMISES = {"same": "same fair", "constrained": "constraints stops logprobs"}
 OWN = {"pool": "paged", "publish": "paged", "outcomes": "ahead"}
 OWN |= dict.fromkeys(("preemption", "turns", "held", "memory"), "server") | {"leftovers": "paged"}
+OWN |= dict.fromkeys(("taught", "apart", "lessons"), "learning")
 
 
 def serving_checks(name):
@@ -121,6 +124,8 @@ def serving_checks(name):
     checks = {check: SERVING_CHECKS[check] for check in kinds if name in kinds[check]}
     if name == "server":
         checks["alone"] = functools.partial(check_alone, own_K=False)
+    if name == "learning":  # its texts are not those of a draft that stays as it is
+        del checks["alone"]
     if name == "ahead":  # one text
         some = "exact", "greedy", "acceptance", "cache", "draft", "accounting"
         checks = {check: TREE_CHECKS[check] for check in some} | {"outcomes": check_outcomes}
@@ -155,6 +160,9 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     70: "constraints",
     71: "constraints logprobs",
     72: "stops",
+    76: "taught",
+    77: "leaving apart",
+    78: "lessons",
 }
 
 
@@ -177,7 +185,7 @@ OF_EACH = {
     "paged": "pool publish leftovers",
     "server": "preemption turns held memory",
 }
-OF_EACH |= PROMISES | {"ahead": "outcomes"}
+OF_EACH |= PROMISES | {"ahead": "outcomes", "learning": "taught apart lessons"}
 
 
 @pytest.mark.parametrize("name", SERVING)

@@ -5,7 +5,8 @@ chapter 19 those of drafts that read features, 47 to 53. The others are bugs of 
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
 ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
 30's; 70 to 72, of what a request asks for, chapter 31's; 73 to 75, of a draft with a tokenizer of
-its own, chapter 32's. `nanogpt.proof.gallery` serves the package with one in it.
+its own, chapter 32's; 76 to 78, of drafts that learn, chapter 34's. `nanogpt.proof.gallery` serves
+the package with one in it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Bug:
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
     has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
     "eagle" chain, a chain drafted "ahead" or from "pairs", a "batch", a "paged" one, a "server",
-    one by the "same" dice, or a "constrained" one.
+    one by the "same" dice, a "constrained" one, or one whose drafts are "learning".
     """
 
     number: int
@@ -424,4 +425,23 @@ BUGS = [
         "        return made\n\n    def spelled", "        return made[-1:]\n\n    def spelled",
         "spelling", "ggml-org/llama.cpp#12635 (“token healing”, left for later)",
         decoder="pairs"),
+    Bug(76, "the draft learns between a draw and its verdict, and q is asked for anew", "biased",
+        "drafts/learning",
+        "        own.study(text, sampling)\n"
+        "        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)\n"
+        "        return Tree.chain(*drawn)\n",
+        "        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)\n"
+        "        own.study(text, sampling)  # while the pass is under way\n"
+        "        tokens, q = drawn[0], torch.zeros_like(drawn[1])\n"
+        "        for n in range(len(tokens)):\n"
+        "            q[n] = sampling.of_probs(own.reader.get_probs(text.tokens + tokens[:n]))\n"
+        "        return Tree.chain(tokens, q)\n",
+        "taught", decoder="learning"),
+    Bug(77, "what one request has taught is kept for the next", "slow", "drafts/learning",
+        "self.student if self.shared else self.student.copy()", "self.student",
+        "apart", "ggml-org/llama.cpp#27852 (kept guesses fell from 86 % to 11 %)",
+        decoder="learning"),
+    Bug(78, "the draft's cache outlives the weights that made it", "slow", "drafts/learning",
+        "if self.lessons != self.student.lessons:", "if False:",
+        "lessons", decoder="learning"),
 ]  # fmt: skip

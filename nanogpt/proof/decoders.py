@@ -1,8 +1,8 @@
 """Decoders to be checked, all with `speculative_generate`'s arguments.
 
 `decoder(accept=mine)` is the package's loop with a step of your own; the others put a tree, a
-batch, a server, a paged cache, a second process, the same dice or constraints behind the same
-signature.
+batch, a server, a paged cache, a second process, the same dice, constraints or drafts that learn
+behind the same signature.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanogpt import constraints, generate, same, speculative, tree
-from nanogpt.drafts import ahead, eagle, grown, pairs
+from nanogpt.drafts import ahead, eagle, grown, learning, pairs
 from nanogpt.generate import Generation
 from nanogpt.proof.toys import Watched, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
@@ -232,5 +232,30 @@ def pairs_decoder(module=pairs, loop=speculative) -> Decoder:
         if not isinstance(draft, module.PairDraft):
             draft = toy_pairs(target.config.vocab_size, module=module)
         return loop.speculative_generate(target, draft, *given, **named)
+
+    return generate
+
+
+TABLE = {"first": 0, "order": 2, "prior": 1.0}  # of a SoftTable in a learning_decoder
+NET = {"every": 2, "rate": 0.05}  # of a NetStudent there
+
+
+def learning_decoder(module=learning, loop=batch) -> BatchDecoder:
+    """`batch_generate` with drafts that learn, each text for itself or, with `shared`, from all.
+
+    A TransformerDraft becomes a NetStudent, any other draft with get_probs a SoftTable over it; of
+    a Grown one, the draft that it grows from. module, loop: where they and batch_generate are.
+    """
+
+    def generate(target, draft, prompts, max_new_tokens, K=4, *given, shared=False, **named):
+        draft = getattr(draft, "draft", draft)
+        if getattr(draft, "model", None) is None:
+            student = module.SoftTable(draft, **TABLE)
+        else:
+            student = module.NetStudent(draft, **NET).copy()
+        Ks = loop.one_each(K, len(prompts))
+        made = {k: module.LearningDraft(student, k, shared) for k in set(Ks)}
+        drafts = [made[k] for k in Ks]
+        return loop.batch_generate(target, drafts, prompts, max_new_tokens, Ks, *given, **named)
 
     return generate

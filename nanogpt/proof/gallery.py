@@ -23,6 +23,7 @@ from nanogpt.proof.decoders import (
     ahead_decoder,
     constrained_decoder,
     eagle_decoder,
+    learning_decoder,
     paged_decoder,
     pairs_decoder,
     same_decoder,
@@ -57,6 +58,7 @@ SERVED = {
     "same": ["same"],
     "constrained": ["constraints"],
     "pairs": ["drafts.pairs"],
+    "learning": ["drafts.learning", "serving.batch"],
 }  # by the bug's decoder, what is imported beside these three:
 ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
@@ -150,6 +152,8 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return constrained_decoder(of("constraints"))
     if bug.decoder == "pairs":
         return pairs_decoder(of("drafts.pairs"), of("speculative"))
+    if bug.decoder == "learning":
+        return learning_decoder(of("drafts.learning"), of("serving.batch"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate
