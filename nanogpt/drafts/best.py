@@ -178,6 +178,4 @@ class Recycling(Growing):
     def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
         """A path goes on as its last token did; after a token that was not read, it ends."""
         rows, last = self.learn(text), text.tokens[-1]
-        return Root(
-            lambda path: rows.get([last, *path][-1], self.nothing), most, sampling, rng
-        )
+        return Root(lambda path: rows.get([last, *path][-1], self.nothing), most, sampling, rng)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanogpt import constraints, generate, same, speculative, tree
-from nanogpt.drafts import ahead, eagle, grown, pairs
+from nanogpt.drafts import ahead, best, eagle, grown, hybrid, pairs
 from nanogpt.generate import Generation
-from nanogpt.proof.toys import Watched, random_head, toy_pairs
+from nanogpt.proof.toys import Watched, random_draft, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving import batch, paged, server
+from nanogpt.serving import batch, budget, paged, server
 from nanogpt.speculative import CHAIN, speculative_generate
 
 Decoder = Callable[..., Generation]
@@ -232,5 +232,47 @@ def pairs_decoder(module=pairs, loop=speculative) -> Decoder:
         if not isinstance(draft, module.PairDraft):
             draft = toy_pairs(target.config.vocab_size, module=module)
         return loop.speculative_generate(target, draft, *given, **named)
+
+    return generate
+
+
+def budget_decoder(module=budget, trees=best) -> BatchDecoder:
+    """`budget_generate` with batch_generate's arguments: the sum of all K is one budget.
+
+    Guesses are drawn, siblings as well. module, trees: where budget_generate and BestFirst are.
+    """
+
+    def generate(
+        target,
+        draft,
+        prompts,
+        max_new_tokens,
+        K=4,
+        samplings=Sampling(),
+        rngs=None,
+        stop_token=None,
+    ):
+        nodes = sum(batch.one_each(K, len(prompts)))
+        growing = trees.BestFirst(draft, nodes, sure=lambda q: float(q.max()) ** 0.5)
+        return module.budget_generate(
+            target, growing, prompts, max_new_tokens, samplings, rngs, stop_token
+        )
+
+    return generate
+
+
+def hybrid_decoder(module=hybrid, loop=tree) -> Decoder:
+    """`tree_generate` with a Hybrid of the draft and a random one, both drawn; K is its depth.
+
+    module, loop: where Hybrid and tree_generate come from.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        other = random_draft(target.config.vocab_size, seed=7)
+        both = module.Hybrid(lambda context: module.repeats(context, 1), draft, other, K)
+        asked = target, both, prompt_tokens, max_new_tokens, sampling, rng
+        return loop.tree_generate(*asked, **kwargs)
 
     return generate
