@@ -70,8 +70,9 @@ def best_first(
         parents.append(parent)
         rows.append(q if drawn[i] else one_hot[token])
         open_up(i, len(tokens) - 1, [*path, token], reached * kept)
-        left = q * (1 - one_hot[token])  # for the next sibling, if this one is rejected
-        if left.sum() > 0:
+        left = q.clone()  # for the next sibling, if this one is rejected
+        left[token] = 0
+        if left.any():
             wait(i, parent, path, reached * (1 - kept), left / left.sum())
     return [Tree(*tree, torch.stack(rows) if rows else one_hot[:0]) for *tree, rows in made]
 
@@ -128,22 +129,22 @@ class BlockTree(Growing):
 
     @torch.no_grad()
     def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
-        """The drafter's pass is made now, and q of a place when it is first asked for."""
+        """The drafter's pass is made now, and q of each place after each token it may follow.
+
+        (K V V) numbers: nothing for 65 letters. With many tokens, ask for the rows one by one.
+        """
         if text.hidden is None or most < 1:
             return Root(lambda path: None, 0, sampling, rng)
         block, current = self.block, text.tokens[-1]
         before = torch.tensor([current], device=text.hidden.device)
-        logits = block.lm_head(block.drafter(block.seen(text)[None], before)[0])  # (K, V)
-        rows: dict[tuple, Tensor] = {}
+        logits = block.lm_head(block.drafter(block.seen(text)[None], before)[0])[:, None]
+        if block.markov:
+            tokens = torch.arange(self.vocab_size, device=text.hidden.device)
+            logits = block.drafter.corrected(logits, tokens)
+        q = Sampling().probs(logits)  # (K, V, V), or (K, 1, V) where nobody is told
 
         def after(path: list[int]) -> Tensor:
-            place = len(path), [current, *path][-1] if block.markov else None
-            if place not in rows:
-                row = logits[place[0]]
-                if block.markov:
-                    row = block.drafter.corrected(row, before.new_tensor(place[1]))
-                rows[place] = Sampling().probs(row)
-            return rows[place]
+            return q[len(path), [current, *path][-1] if block.markov else 0]
 
         return Root(after, min(block.K, most), sampling, rng)
 

@@ -40,7 +40,7 @@ class Hybrid(Proposer):
         reading = [draft for draft in (self.first, self.otherwise) if draft.reads]
         self.reads, self.layers = bool(reading), reading[0].layers if reading else None
         if any(draft.layers != self.layers for draft in reading):
-            raise ValueError("the drafts read the streams after different layers; use one of them")
+            raise ValueError("the drafts read the streams after different layers; use one")
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """The guesses of one of the two."""

@@ -1,0 +1,117 @@
+"""Chapter 35: the judge of *Your turn*, and the chapter's own picture.
+
+The turn: the tree of the likeliest paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import matplotlib as mpl
+
+from nanogpt.show.diagrams import arrow, box, sheet, words
+from nanogpt.show.figures import GREY, STYLE, Picture, shown
+
+CASES = [  # how deep, how many nodes, and what comes after a path
+    (1, 2, {(): [0.2, 0.5, 0.3]}),
+    (
+        2,
+        4,
+        {(): [0.6, 0.3, 0.1], (0,): [0.4, 0.35, 0.25], (1,): [0.05, 0.05, 0.9], (2,): [0.8, 0.1]},
+    ),
+    (3, 3, {(): [0.9, 0.1], (0,): [0.2, 0.8], (0, 1): [0.3, 0.7], (1,): [0.5, 0.5]}),
+    (3, 5, {(): [0.5, 0.3, 0.2], (0,): [0.34, 0.33, 0.33], (1,): [0.0, 1.0], (1, 1): [0.9, 0.1]}),
+    (2, 9, {(): [0.7, 0.3], (0,): [1.0, 0.0], (1,): [0.4, 0.6]}),
+]
+
+
+def after_of(rows: dict[tuple[int, ...], Sequence[float]]) -> Callable:
+    """after(path): the row of the path, or one that no other test of the judge needs."""
+    return lambda path: list(rows.get(tuple(path), [0.55, 0.45]))
+
+
+def worths(after: Callable, depth: int) -> dict[tuple[int, ...], float]:
+    """{path: product of q along it} of all paths up to `depth` that can come."""
+    found: dict[tuple[int, ...], float] = {}
+    level = {(): 1.0}
+    for _ in range(depth):
+        level = {
+            (*path, token): above * q
+            for path, above in level.items()
+            for token, q in enumerate(after(list(path)))
+            if q > 0
+        }
+        found |= level
+    return found
+
+
+def judge(mine: Callable) -> None:
+    """mine(after, depth, nodes) is (tokens, parents) of the tree of the likeliest paths.
+
+    Judged on five small languages. Raises AssertionError with the slip.
+    """
+    for depth, nodes, rows in CASES:
+        after = after_of(rows)
+        answer = mine(after, depth, nodes)
+        assert answer is not None, "nothing came back: return (tokens, parents)"
+        assert isinstance(answer, (tuple, list)) and len(answer) == 2, (
+            "return two lists: tokens, and of each its parent's number (-1: the current token)"
+        )
+        tokens, parents = (list(map(int, part)) for part in answer)
+        right = worths(after, depth)
+        judge_tree(tokens, parents, right, depth, min(nodes, len(right)))
+
+
+def judge_tree(tokens: list[int], parents: list[int], right: dict, depth: int, nodes: int) -> None:
+    """One answer of the judge. Raises AssertionError with the slip."""
+    assert len(tokens) == len(parents), f"{len(tokens)} tokens and {len(parents)} parents: one each"
+    assert all(-1 <= parent < node for node, parent in enumerate(parents)), (
+        f"parents are {parents}: a parent is -1, or the number of a node that came before"
+    )
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    for path in paths:
+        assert len(path) <= depth, f"the path {path} is {len(path)} long, and {depth} is the most"
+        assert path in right, f"the path {path} has a token with q = 0: it cannot come"
+    assert len(set(paths)) == len(paths), f"a path is there twice: {paths}"
+    assert len(paths) == nodes, f"{len(paths)} nodes, not {nodes}"
+    best = sorted(right.values(), reverse=True)[:nodes]
+    got = sum(right[path] for path in paths)
+    if got > sum(best) - 1e-9:
+        return
+    missing = max((p for p in right if p not in paths), key=right.get)
+    why = (
+        "the first siblings of a node may be worth less than what hangs on another node"
+        if len(missing) > 1
+        else "a node's next sibling waits, too, not only its children"
+    )
+    raise AssertionError(
+        f"the paths {sorted(paths)} are worth {got:.3f} together, and {sum(best):.3f} is possible: "
+        f"{missing}, worth {right[missing]:.3f}, is missing; a path's worth is the product of all "
+        f"q along it; {why}"
+    )
+
+
+@mpl.rc_context(STYLE)
+def one_list(
+    texts: Sequence[tuple[str, Sequence[tuple[str, float, int | None]]]], title: str
+) -> Picture:
+    """Chains of several texts, and in which order their guesses were made.
+
+    texts: (the text's end, its guesses as (token, its chance to be kept, its turn)); a turn of None
+    is a guess that waits: its q is known, its token is not drawn.
+    """
+    axes = sheet(title, 9.0, 0.9 + 0.75 * len(texts))
+    for row, (end, guesses) in enumerate(texts):
+        y = 3.4 + 7.4 * row
+        words(axes, 8.5, y + 1.7, f"… {shown(end)}", ha="center", fontweight="bold")
+        for i, (token, chance, turn) in enumerate(guesses):
+            x = 17 + 9.2 * i
+            arrow(axes, (x - 2.4, y + 1.7), (x - 0.2, y + 1.7), GREY)
+            kind = "gone" if turn is None else "draft"
+            box(axes, x, y, 6.4, 3.4, "?" if turn is None else shown(token), kind)
+            said = "waits" if turn is None else f"turn {turn}"
+            words(axes, x + 3.2, y - 1.0, f"{chance:.2f}", fontsize=9)
+            words(axes, x + 3.2, y + 4.5, said, fontsize=9, color=GREY)
+    return axes.figure
