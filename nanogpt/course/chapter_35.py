@@ -1,16 +1,29 @@
-"""Chapter 35: the judge of *Your turn*, and the chapter's own picture.
+"""Chapter 35: the judge of *Your turn*, the chapter's own picture, and how it measures.
 
 The turn: the tree of the likeliest paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import matplotlib as mpl
+import torch
 
+from nanogpt.generate import Proposer
+from nanogpt.measure.bench import RULES, measure, pooled
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import SLOW_CHECKS
+from nanogpt.proof.checks_serving import SERVING_CHECKS
+from nanogpt.proof.gallery import mutant
+from nanogpt.rules import accept_traversal, accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.show import figures
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
+from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.tree import TREE, tree_generate
 
 CASES = [  # how deep, how many nodes, and what comes after a path
     (1, 2, {(): [0.2, 0.5, 0.3]}),
@@ -102,7 +115,8 @@ def one_list(
     texts: (the text's end, its guesses as (token, its chance to be kept, its turn)); a turn of None
     is a guess that waits: its q is known, its token is not drawn.
     """
-    axes = sheet(title, 9.0, 0.9 + 0.75 * len(texts))
+    longest = max(len(guesses) for _, guesses in texts)
+    axes = sheet(title, max(6.5, 1.8 + 0.92 * longest), 0.5 + 0.75 * len(texts))
     for row, (end, guesses) in enumerate(texts):
         y = 3.4 + 7.4 * row
         words(axes, 8.5, y + 1.7, f"… {shown(end)}", ha="center", fontweight="bold")
@@ -115,3 +129,67 @@ def one_list(
             words(axes, x + 3.2, y - 1.0, f"{chance:.2f}", fontsize=9)
             words(axes, x + 3.2, y + 4.5, said, fontsize=9, color=GREY)
     return axes.figure
+
+
+def tokens_a_pass(
+    target, draft, starts: Sequence[Sequence[int]], T: float = 1, K=None, rule="token", n=100
+) -> tuple[float, float]:
+    """Tokens a pass, pooled over texts of n tokens, and the error of that.
+
+    A Proposer is judged by accept_tree, or with the rule "block" from the leaves; a draft with
+    get_probs by one of RULES, as on chapter 22's page.
+    """
+    made = []
+    for seed, start in enumerate(starts):
+        how = {"sampling": Sampling(T), "rng": RandomSource(seed)}
+        if isinstance(draft, Proposer):
+            steps = replace(TREE, accept=accept_traversal if rule == "block" else accept_tree)
+            made.append(tree_generate(target, draft, start, n, steps=steps, **how))
+        else:
+            steps = replace(CHAIN, accept=RULES[rule])
+            made.append(speculative_generate(target, draft, start, n, K, steps=steps, **how))
+    return pooled(made)
+
+
+def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=40) -> list[float]:
+    """The quartiles of a round's cost, in plain passes, over a pair of runs from each start."""
+    costs = []
+    for seed, start in enumerate(starts):
+        run = measure(target, draft, start, n, K, Sampling(T), seed, rule)
+        costs.append(run.seconds / len(run.made.rounds) / (run.plain_seconds / n))
+    return torch.tensor(costs).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+
+
+def written(target, draft, starts: Sequence[Sequence[int]], T: float) -> list[list[int]]:
+    """The starts with 100 tokens more of the target's own, by guesses judged as a block."""
+    steps, texts = replace(CHAIN, accept=RULES["block"]), []
+    for seed, start in enumerate(starts):
+        asked = target, draft, start, 100, 31, Sampling(T), RandomSource(seed)
+        texts.append([*start, *speculative_generate(*asked, steps=steps).tokens])
+    return texts
+
+
+def equal_rows(
+    found: Mapping[str, Sequence[tuple[float, float]]],
+    sizes: Sequence[int],
+    title: str,
+    guess: float | None = None,
+) -> Picture:
+    """{way: [(tokens a pass, error) of each size]} as bars, and printed; NaN: there is none."""
+    means = {name: [m for m, _ in row] for name, row in found.items()}
+    bands = {name: [(m - e, m + e) for m, e in row] for name, row in found.items()}
+    for name, row in found.items():
+        said = (f"{m:5.2f} ± {e:.2f}" if m == m else f"{'–':>6}      " for m, e in row)
+        print(f"{name:17}", "  ".join(said))
+    labels = [f"{n} rows" for n in sizes]
+    return figures.bars(labels, means, title, "", "tokens a pass", guess, spread=bands)
+
+
+def caught(title: str) -> str:
+    """What the check of a bug of the gallery says of it; title: how the bug's begins."""
+    bug = next(bug for bug in BUGS if bug.title.startswith(title))
+    try:
+        (SLOW_CHECKS | SERVING_CHECKS)[bug.caught_by](mutant(bug))
+    except AssertionError as error:
+        return f"{bug.title}: {error}"
+    return f"{bug.title}: nobody sees it"
