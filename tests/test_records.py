@@ -22,7 +22,6 @@ from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
-from nanogpt.measure.bench import pooled
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Led, random_draft, toy_target
@@ -55,15 +54,15 @@ def wild_block(target, K=2):
 def drafts_of(V, target, nodes=3):
     """{name: a draft} of each kind that this chapter builds."""
     draft, drafter = random_draft(V), wild_block(target)
-    drawn = BestFirst(draft, nodes, sure)
+    drawn, told = BestFirst(draft, nodes, sure), parallel.BlockDraft(target, drafter)
     return {
         "fixed": BestFirst(draft, nodes),
         "drawn": drawn,
-        "block fixed": BlockTree(target, drafter, nodes),
-        "block drawn": BlockTree(target, drafter, nodes, sure),
-        "block apart": BlockTree(target, drafter, nodes, sure, markov=False),
+        "block fixed": BlockTree(told, nodes),
+        "block drawn": BlockTree(told, nodes, sure),
+        "block apart": BlockTree(parallel.BlockDraft(target, drafter, markov=False), nodes, sure),
         "recycling": Recycling(V, nodes, 2),
-        "hybrid": Hybrid(lambda context: repeats(context, 1), SuffixDraft(V), drawn),
+        "hybrid": Hybrid(lambda context: repeats(context, 1), Chain(SuffixDraft(V)), drawn),
     }
 
 
@@ -162,7 +161,7 @@ def test_a_told_block_tree_has_the_chains_q():
     drafter = wild_block(target, K=3)
     text = Text(target, [0, 1, 2], 9)
     text.read(drafter.layers)
-    root = BlockTree(target, drafter, 5).root(text, 9, Sampling(), None)
+    root = BlockTree(parallel.BlockDraft(target, drafter), 5).root(text, 9, Sampling(), None)
     assert root.depth == 3
     for tokens in itertools.product(range(5), repeat=3):
         chain = parallel.BlockDraft(target, drafter).propose(text, 3, Sampling(), Led(tokens))
@@ -211,16 +210,21 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
             tree_generate(target, draft, prompt, 14, sampling, RandomSource(b))
             for b, prompt in enumerate(prompts)
         ]
-        batch = batch_generate(target, draft, prompts, 14, samplings=sampling)
+        others = [batch_generate(target, draft, prompts, 14, samplings=sampling)]
         server, served = Server(target, draft, seed=0), {}
         for b, prompt in enumerate(prompts):
             server.submit(prompt, 14, sampling, RandomSource(b))
         while len(served) < 3:
             served |= server.step()
-        for others in (batch, [served[b] for b in range(3)]):
-            assert [m.tokens for m in others] == [m.tokens for m in alone]
-            # a pass that reads the prompt is no round; the server's comes with the first round
-            assert pooled(others)[0] == pytest.approx(pooled(alone)[0], rel=0.1)
+        if draft.reads:  # a server's first round after a read is without such guesses
+            assert sampling.temperature or [served[b].tokens for b in range(3)] == [
+                made.tokens for made in alone
+            ]
+        else:
+            others.append([served[b] for b in range(3)])
+        for made in others:
+            assert [m.tokens for m in made] == [m.tokens for m in alone]
+            assert [m.target_passes for m in made] == [m.target_passes for m in alone]
 
 
 # One budget
@@ -321,7 +325,7 @@ def test_one_budget_is_as_large_as_even_shares():
 
 def test_a_hybrid_asks_one_of_the_two_and_the_context_says_which():
     target = toy_target(5, 16)
-    hybrid = Hybrid(repeats, SuffixDraft(5), random_draft(5), K=2)
+    hybrid = Hybrid(repeats, Chain(SuffixDraft(5), 2), Chain(random_draft(5), 2))
     again = Text(target, [0, 1, 2, 3, 4, 0, 1, 2, 3], 9)
     tree = hybrid.propose(again, 9, Sampling(), RandomSource(0))
     assert tree.tokens == [4, 0] and tree.q.max() == 1
@@ -339,7 +343,8 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
     target, tokenizer = checkpoint.load()
     fused, V = FusedLanguageModel(target), target.config.vocab_size
     refrain = tokenizer.encode("When that I was a boy, I sang all day.\n" * 2)
-    hybrid = Hybrid(repeats, SuffixDraft(V), BlockTree(fused, parallel.load_block(), 8))
+    tree = BlockTree(parallel.BlockDraft(fused, parallel.load_block()), 8)
+    hybrid = Hybrid(repeats, Chain(SuffixDraft(V), 8), tree)
     made = [
         tree_generate(fused, draft, refrain, 60, Sampling(0))
         for draft in (hybrid, Chain(SuffixDraft(V), 8))
@@ -353,7 +358,10 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
         (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
         (lambda: Recycling(3, 2, 0), "k is 0"),
         (lambda: Recycling(3, 0), "nodes is 0"),
-        (lambda: Hybrid(repeats, SuffixDraft(3), random_draft(4)), "3 tokens and the other 4"),
+        (
+            lambda: Hybrid(repeats, Chain(SuffixDraft(3)), Chain(random_draft(4))),
+            "3 tokens and the other 4",
+        ),
     ],
 )
 def test_bad_numbers_are_refused(make, message):
@@ -367,7 +375,7 @@ def test_bad_numbers_are_refused(make, message):
 def test_the_shipped_block_makes_a_tree_of_the_targets_own_text():
     target, tokenizer = checkpoint.load()
     exact = copy.deepcopy(target).double()
-    draft = BlockTree(exact, parallel.load_block().double(), 12)
+    draft = BlockTree(parallel.BlockDraft(exact, parallel.load_block().double()), 12)
     prompt = tokenizer.encode("ROMEO:")
     own = autoregressive_generate(exact, prompt, 150, Sampling(0)).tokens
     made = tree_generate(exact, draft, prompt, 150, Sampling(0))
@@ -408,7 +416,7 @@ def test_the_method_pages_of_22_and_35_agree():
 def test_the_expected_tokens_are_what_comes_out_on_average():
     """chapter 35's sum over a tree's nodes, beside the enumeration of the rule."""
     nb = nbformat.read(ROOT / "notebooks" / "35_records.ipynb", 4)
-    source = next(c.source for c in nb.cells if "def expected_tokens" in c.source)
+    source = next(c.source for c in nb.cells if "def average_tokens" in c.source)
     names = {}
     exec("from nanogpt.speculative import residual\n" + source.split("starts = ")[0], names)
     target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
@@ -417,7 +425,7 @@ def test_the_expected_tokens_are_what_comes_out_on_average():
     p, _, _ = TREE.verify(target, text, tree, Sampling())
     lengths = enumerate_outcomes(lambda rng: 1 + len(accept_tree(tree, p, rng)[0]))
     right = sum(n * chance for n, chance in lengths.items())
-    assert math.isclose(names["expected_tokens"](tree, p), right, abs_tol=1e-9)
+    assert math.isclose(names["average_tokens"](tree, p), right, abs_tol=1e-9)
 
 
 def test_the_shipped_stop_serves_the_table():

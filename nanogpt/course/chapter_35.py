@@ -70,6 +70,11 @@ def judge(mine: Callable) -> None:
         assert isinstance(answer, (tuple, list)) and len(answer) == 2, (
             "return two lists: tokens, and of each its parent's number (-1: the current token)"
         )
+        assert all(isinstance(part, (tuple, list)) for part in answer), (
+            f"{answer!r} came back: return two lists, tokens and their parents' numbers"
+        )
+        numbers = [hasattr(x, "__index__") for part in answer for x in part]
+        assert all(numbers), "tokens and parents are whole numbers"
         tokens, parents = (list(map(int, part)) for part in answer)
         right = worths(after, depth)
         judge_tree(tokens, parents, right, depth, min(nodes, len(right)))

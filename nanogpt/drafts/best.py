@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nanogpt.drafts.parallel import BlockDraft
 from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
 
@@ -115,17 +114,16 @@ class BestFirst(Growing):
 class BlockTree(Growing):
     """The most promising guesses of a block drafter, as deep as its block, from one pass of it.
 
-    markov: a node's children are told its token (JetSpec's head, arXiv 2606.18394, is told the
-    whole path); otherwise all nodes of a depth have the same q, as in DDTree.
-    Raises ValueError as Growing and BlockDraft do.
+    block: a BlockDraft. If it is told the token before (markov), so is a node of its parent's
+    (JetSpec's head, arXiv 2606.18394, is told the whole path); otherwise all nodes of a depth have
+    the same q, as in DDTree. Raises ValueError as Growing does.
     """
 
     reads = True  # the hidden states
 
-    def __init__(self, target, drafter, nodes: int, sure: Sure | None = None, markov: bool = True):
-        super().__init__(drafter.config.vocab_size, nodes, sure)
-        self.block = BlockDraft(target, drafter, markov=markov)
-        self.layers = self.block.layers
+    def __init__(self, block, nodes: int, sure: Sure | None = None):
+        super().__init__(block.vocab_size, nodes, sure)
+        self.block, self.layers = block, block.layers
 
     @torch.no_grad()
     def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nanogpt.drafts.protocol import lifted
-from nanogpt.generate import Draft, Proposer, Text, Tree
+from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
 
 
@@ -24,23 +23,19 @@ class Hybrid(Proposer):
     """
 
     def __init__(
-        self,
-        knows: Callable[[Sequence[int]], bool],
-        first: Draft | Proposer,
-        otherwise: Draft | Proposer,
-        K: int = 8,
+        self, knows: Callable[[Sequence[int]], bool], first: Proposer, otherwise: Proposer
     ):
-        self.knows, self.vocab_size = knows, first.vocab_size
         if otherwise.vocab_size != first.vocab_size:
             raise ValueError(
                 f"one draft has {first.vocab_size} tokens and the other {otherwise.vocab_size}; "
                 "they must share one tokenizer"
             )
-        self.first, self.otherwise = lifted(first, K), lifted(otherwise, K)
-        reading = [draft for draft in (self.first, self.otherwise) if draft.reads]
+        reading = [draft for draft in (first, otherwise) if draft.reads]
         self.reads, self.layers = bool(reading), reading[0].layers if reading else None
         if any(draft.layers != self.layers for draft in reading):
             raise ValueError("the drafts read the streams after different layers; use one")
+        self.knows, self.first, self.otherwise = knows, first, otherwise
+        self.vocab_size = first.vocab_size
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """The guesses of one of the two."""

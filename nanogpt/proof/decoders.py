@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from nanogpt import constraints, generate, same, speculative, tree
 from nanogpt.drafts import ahead, best, eagle, grown, hybrid, pairs
+from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation
 from nanogpt.proof.toys import Watched, random_draft, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
@@ -106,8 +107,8 @@ def paged_decoder(module=batch, pages=paged, blocks: int = 1024, size: int = 3) 
         for b, (prompt, n, stop, *own) in enumerate(zip(prompts, *each, strict=True)):
             of = target, prompt, n, stop  # no name is kept for the text: it would hold its blocks
             K, sampling = own
-            lifted = module.lifted(draft, K)
-            running[b] = module.Seat(pages.SharedText(*of), lifted, sampling, rngs[b])
+            chain = module.lifted(draft, K)
+            running[b] = module.Seat(pages.SharedText(*of), chain, sampling, rngs[b])
         while running:
             for b in [b for b, seat in running.items() if seat.text.done]:
                 answers[b] = running.pop(b).text.generation()
@@ -271,7 +272,9 @@ def hybrid_decoder(module=hybrid, loop=tree) -> Decoder:
         target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
     ):
         other = random_draft(target.config.vocab_size, seed=7)
-        both = module.Hybrid(lambda context: module.repeats(context, 1), draft, other, K)
+        both = module.Hybrid(
+            lambda context: module.repeats(context, 1), lifted(draft, K), lifted(other, K)
+        )
         asked = target, both, prompt_tokens, max_new_tokens, sampling, rng
         return loop.tree_generate(*asked, **kwargs)
 
