@@ -414,18 +414,14 @@ def test_the_method_pages_of_22_and_35_agree():
 
 
 def test_the_expected_tokens_are_what_comes_out_on_average():
-    """chapter 35's sum over a tree's nodes, beside the enumeration of the rule."""
-    nb = nbformat.read(ROOT / "notebooks" / "35_records.ipynb", 4)
-    source = next(c.source for c in nb.cells if "def average_tokens" in c.source)
-    names = {}
-    exec("from nanogpt.speculative import residual\n" + source.split("starts = ")[0], names)
+    """The sum over a tree's nodes, beside the enumeration of the rule."""
     target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
     text = Text(target, [0, 1], 5)
     tree = draft.propose(text, 3, Sampling(), RandomSource(0))
     p, _, _ = TREE.verify(target, text, tree, Sampling())
     lengths = enumerate_outcomes(lambda rng: 1 + len(accept_tree(tree, p, rng)[0]))
     right = sum(n * chance for n, chance in lengths.items())
-    assert math.isclose(names["average_tokens"](tree, p), right, abs_tol=1e-9)
+    assert math.isclose(chapter_35.average_tokens(tree, p), right, abs_tol=1e-9)
 
 
 def test_the_shipped_stop_serves_the_table():

@@ -11,8 +11,9 @@ from dataclasses import replace
 import matplotlib as mpl
 import torch
 
-from nanogpt.generate import Proposer
+from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.measure.bench import RULES, measure, pooled
+from nanogpt.measure.clock import in_turn
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import SLOW_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
@@ -22,7 +23,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
-from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.speculative import CHAIN, residual, speculative_generate
 from nanogpt.tree import TREE, tree_generate
 
 CASES = [  # how deep, how many nodes, and what comes after a path
@@ -163,6 +164,66 @@ def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=4
         run = measure(target, draft, start, n, K, Sampling(T), seed, rule)
         costs.append(run.seconds / len(run.made.rounds) / (run.plain_seconds / n))
     return torch.tensor(costs).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+
+
+def list_of_ours(target, ours: Mapping[str, tuple], starts, fewer) -> dict[str, float]:
+    """{name: times plain} of {name: (draft, T, rule, K)}, and the list of them, printed.
+
+    Tokens a pass are those of texts from `starts`; costs of a round, of pairs from the `fewer`.
+    """
+    speeds = {}
+    print(f"{'':22} T   tokens a pass   times plain")
+    for name, (draft, T, rule, K) in ours.items():
+        tokens, off = tokens_a_pass(target, draft, starts, T, K, rule)
+        low, middle, high = cost_of_round(target, draft, fewer, T, K, rule)
+        speeds[name] = tokens / middle
+        print(
+            f"{name:22} {T}   {tokens:5.2f} ± {off:.2f}    {tokens / middle:.2f}"
+            f" ({(tokens - off) / high:.2f} to {(tokens + off) / low:.2f})"
+        )
+    return speeds
+
+
+def average_tokens(tree: Tree, p: torch.Tensor) -> float:
+    """The tokens that accept_tree brings for a tree and p (N+1, V), on average over its coins."""
+    rows, q, children = p.numpy(), tree.q.numpy(), tree.children
+
+    def below(node: int, reached: float) -> float:
+        total, left = 0.0, rows[node + 1]
+        for child in children[node + 1]:
+            token = tree.tokens[child]
+            here = reached * min(1.0, left[token] / q[child, token])
+            total += here + below(child, here)
+            reached, left = reached - here, residual(left, q[child])
+        return total
+
+    return 1 + below(-1, 1.0)
+
+
+@torch.inference_mode()
+def at_places(target, draft: Proposer, places: Sequence[Sequence[int]]) -> torch.Tensor:
+    """average_tokens after each of these contexts, at temperature 1."""
+    found = []
+    for i, context in enumerate(places):
+        text = Text(target, context, 40)
+        tree = TREE.draft(draft, text, text.room, Sampling(), RandomSource(i))
+        p, _, _ = TREE.verify(target, text, tree, Sampling(), draft.layers)
+        found.append(average_tokens(tree, p))
+    return torch.tensor(found)
+
+
+@torch.inference_mode()
+def seconds_of(target, draft: Proposer, context: Sequence[int], rows: int) -> dict[str, float]:
+    """Seconds of a pass over "one" row and over all ("wide"), and of the draft's guesses."""
+    text, rng = Text(target, context, 60), RandomSource(0)
+    text.read(draft.layers)
+    one, wide = (torch.zeros(1, n, dtype=torch.int64) for n in (1, rows))
+    calls = {
+        "one": lambda: target(one, past_kvs=text.past_kvs.kept(text.cache_len)),
+        "wide": lambda: target(wide, past_kvs=text.past_kvs.kept(text.cache_len)),
+        "grow": lambda: draft.propose(text, 8, Sampling(), rng),
+    }
+    return in_turn(calls, repeats=20)
 
 
 def written(target, draft, starts: Sequence[Sequence[int]], T: float) -> list[list[int]]:
