@@ -311,6 +311,30 @@ def test_a_budget_server_preempts_as_the_server_does():
         assert made[b].tokens == autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
 
 
+@pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
+def test_one_text_under_a_budget_is_what_it_is_alone(name):
+    """Over restarts of the window, with guesses in the round after each; round for round."""
+    target = toy_target(5, 8, seed=3)
+    for sampling in (Sampling(0), Sampling()):
+        draft = drafts_of(5, target, nodes=5)[name]
+        (made,) = budget_generate(target, draft, [[0, 1]], 25, sampling, [RandomSource(4)])
+        alone = tree_generate(target, draft, [0, 1], 25, sampling, RandomSource(4))
+        assert made.tokens == alone.tokens
+        assert [r.candidates for r in made.rounds] == [r.candidates for r in alone.rounds]
+
+
+def test_who_gets_no_place_in_a_pass_takes_no_guesses_from_others():
+    """Where the server's own budget is tight, those that have room still guess."""
+    target, made = toy_target(5, 16, seed=3), {}
+    server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=7, rows=3, seed=0)
+    for prompt in ([0, 1], [3], [2]):
+        server.submit(prompt, 9, Sampling(0))
+    while len(made) < 3:
+        made |= server.step()
+    guesses = [len(r.candidates) for m in made.values() for r in m.rounds]
+    assert max(guesses) == 4 and 0 in guesses
+
+
 def test_one_budget_is_as_large_as_even_shares():
     target, draft = toy_target(5, 16), BestFirst(random_draft(5), 9, sure)
     seats = [
@@ -413,7 +437,7 @@ def test_the_method_pages_of_22_and_35_agree():
         assert new[method][0] == old[method][-1], method
 
 
-def test_the_expected_tokens_are_what_comes_out_on_average():
+def test_the_average_tokens_are_what_comes_out_on_average():
     """The sum over a tree's nodes, beside the enumeration of the rule."""
     target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
     text = Text(target, [0, 1], 5)
