@@ -13,6 +13,7 @@ from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.arena import referee
+from nanogpt.constraints import Constraints, complete
 from nanogpt.course import chapter_35
 from nanogpt.drafts import ngram, parallel
 from nanogpt.drafts.adaptive import load_stop
@@ -26,6 +27,7 @@ from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Led, random_draft, toy_target
 from nanogpt.rules import accept_traversal, accept_tree
+from nanogpt.same import SAME_TREE, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_generate
 from nanogpt.serving.budget import BudgetServer, budget_generate, share
@@ -333,6 +335,32 @@ def test_who_gets_no_place_in_a_pass_takes_no_guesses_from_others():
         made |= server.step()
     guesses = [len(r.candidates) for m in made.values() for r in m.rounds]
     assert max(guesses) == 4 and 0 in guesses
+
+
+def test_the_same_dice_write_the_same_text_in_a_budget_server():
+    """A request that drafts in a way of its own does so; its neighbour shares."""
+    target, made = toy_target(5, 16, seed=3), {}
+    server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), seed=0)
+    server.submit([0, 1], 12, Sampling(), SameDice(7, 2), steps=SAME_TREE)
+    server.submit([3], 12, Sampling(0))
+    while len(made) < 2:
+        made |= server.step()
+    assert made[0].tokens == autoregressive_generate(target, [0, 1], 12, rng=SameDice(7, 2)).tokens
+    assert made[1].tokens == autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+
+
+def test_constraints_hold_in_a_budget_server():
+    target, made = toy_target(5, 16, seed=3), {}
+    asked = Constraints(presence=1.5, bias={2: 0.7})
+    server = BudgetServer(target, BestFirst(random_draft(5), 6, sure), seed=0)
+    for prompt in ([0, 1], [3]):
+        server.submit(prompt, 12, Sampling(0), constraints=asked)
+    while len(made) < 2:
+        made |= server.step()
+    for b, prompt in enumerate(([0, 1], [3])):
+        own = complete(target, prompt, 12, asked, sampling=Sampling(0))
+        assert made[b].tokens == own.tokens
+        assert own.tokens != autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
 
 
 def test_one_budget_is_as_large_as_even_shares():

@@ -18,7 +18,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_round, one_each
 from nanogpt.serving.server import Request, Server
 from nanogpt.speculative import check_draft
-from nanogpt.tree import check_target
+from nanogpt.tree import TREE, check_target
 
 
 def share(draft: Growing, seats: Sequence[Seat | Request], nodes: int) -> list[Tree]:
@@ -76,7 +76,8 @@ def budget_generate(
 class BudgetServer(Server):
     """A Server that shares out `draft.nodes` guesses of a pass by one heap, not evenly.
 
-    Everything else is the server's. Guesses that may not fit its budget or its memory are not made.
+    Everything else is the server's. Guesses that may not fit its budget or its memory are not made,
+    and a request with a draft step of its own guesses by itself.
     """
 
     def __init__(self, target, draft: Growing, **named):
@@ -85,7 +86,8 @@ class BudgetServer(Server):
 
     def guess(self, request: Request, n: int, most: int) -> None:
         """Its guesses wait until it is known who else guesses, if they are not there already."""
-        if request.tree is not None or not most or not request.room:
+        own = request.steps.draft is not TREE.draft  # by the same dice, say
+        if own or request.tree is not None or not most or not request.room:
             super().guess(request, n, most)
         else:
             self.wait.append((request, n, most))
