@@ -19,9 +19,11 @@ from nanogpt.proof.checks_promises import PROMISE_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows, check_alone, check_outcomes
 from nanogpt.proof.decoders import (
     ahead_decoder,
+    budget_decoder,
     constrained_decoder,
     decoder,
     eagle_decoder,
+    hybrid_decoder,
     learning_decoder,
     paged_decoder,
     pairs_decoder,
@@ -59,6 +61,8 @@ CASES += [("eagle", check) for check in TREE_CHECKS if check != "draft"]  # it h
 CASES += [("eagle", "incremental"), ("eagle", "alpha"), ("fixed", "second")]
 DECODERS["pairs"] = pairs_decoder()
 CASES += [("pairs", check) for check in ("exact", "greedy", "cache", "accounting", "spelling")]
+DECODERS["hybrid"] = hybrid_decoder()
+CASES += [("hybrid", check) for check in ("exact", "greedy", "cache", "accounting")]
 
 
 @pytest.mark.parametrize(("name", "check"), CASES)
@@ -91,10 +95,14 @@ def test_a_bug_that_costs_many_guesses_shows_in_alpha(bug):
         SLOW_CHECKS["alpha"](mutant(bug))
 
 
-@pytest.mark.parametrize("decoder_of", ["block", "with", "without", "fixed", "eagle", "pairs"])
+@pytest.mark.parametrize(
+    "decoder_of", ["block", "with", "without", "fixed", "eagle", "pairs", "hybrid"]
+)
 def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
     same = dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=decoder_of)
-    for check in ("greedy", "cache", "accounting") + ("nodes",) * (decoder_of != "pairs"):
+    for check in ("greedy", "cache", "accounting") + ("nodes",) * (
+        decoder_of not in ("pairs", "hybrid")
+    ):
         TREE_CHECKS[check](mutant(same))
     own = {"eagle": "incremental", "fixed": "second", "pairs": "spelling"}.get(decoder_of)
     if own:
@@ -109,6 +117,7 @@ SERVING = {
     "same": same_decoder(),
     "constrained": constrained_decoder(),
     "learning": learning_decoder(),
+    "budget": budget_decoder(),
 }
 PROMISES = {"same": "same fair", "constrained": "constraints stops logprobs"}
 OWN = {"pool": "paged", "publish": "paged", "outcomes": "ahead"}
@@ -126,6 +135,8 @@ def serving_checks(name):
         checks["alone"] = functools.partial(check_alone, own_K=False)
     if name == "learning":  # its texts are not those of a draft that stays as it is
         del checks["alone"]
+    if name == "budget":  # how many guesses a text has, depends on the others
+        checks = {check: SERVING_CHECKS[check] for check in ("product", "independent")}
     if name == "ahead":  # one text
         some = "exact", "greedy", "acceptance", "cache", "draft", "accounting"
         checks = {check: TREE_CHECKS[check] for check in some} | {"outcomes": check_outcomes}
@@ -160,9 +171,9 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     70: "constraints",
     71: "constraints logprobs",
     72: "stops",
-    76: "taught",
-    77: "leaving apart",
-    78: "lessons",
+    78: "taught",
+    79: "leaving apart",
+    80: "lessons",
 }
 
 
@@ -186,6 +197,7 @@ OF_EACH = {
     "server": "preemption turns held memory",
 }
 OF_EACH |= PROMISES | {"ahead": "outcomes", "learning": "taught apart lessons"}
+OF_EACH |= {"budget": "product"}
 
 
 @pytest.mark.parametrize("name", SERVING)

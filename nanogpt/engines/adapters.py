@@ -118,7 +118,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     kind = "chain" if bug is None else BUGS[bug - 1].decoder
     decode, under = one_by_one(speculative_generate), constrained_decoder()
     takes = TAKEN if bug is None or kind == "constrained" else ()
-    if kind in ("batch", "paged", "server", "learning"):
+    if kind in ("batch", "paged", "server", "learning", "budget"):
         target, decode = FusedLanguageModel(target), mutant(BUGS[bug - 1])
     elif bug is not None:
         under = mutant(BUGS[bug - 1])
