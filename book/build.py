@@ -37,7 +37,8 @@ GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that sh
     "A server": (67, "24_continuous_batching"),
     "The same dice": (69, "30_same_dice"),
     "What a request asks for": (72, "31_api_promises"),
-    "Two tokenizers": (len(BUGS), "32_two_tokenizers"),
+    "Two tokenizers": (75, "32_two_tokenizers"),
+    "A target with a state": (len(BUGS), "33_state"),
 }
 EFFECTS = {
     "biased": "Writes another distribution.",

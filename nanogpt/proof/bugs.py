@@ -5,7 +5,8 @@ chapter 19 those of drafts that read features, 47 to 53. The others are bugs of 
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
 ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
 30's; 70 to 72, of what a request asks for, chapter 31's; 73 to 75, of a draft with a tokenizer of
-its own, chapter 32's. `nanogpt.proof.gallery` serves the package with one in it.
+its own, chapter 32's; 76 to 78, of a state, chapter 33's. `nanogpt.proof.gallery` serves the
+package with one in it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Bug:
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
     has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
     "eagle" chain, a chain drafted "ahead" or from "pairs", a "batch", a "paged" one, a "server",
-    one by the "same" dice, or a "constrained" one.
+    one by the "same" dice, a "constrained" one, or one whose target has a "state".
     """
 
     number: int
@@ -424,4 +425,29 @@ BUGS = [
         "        return made\n\n    def spelled", "        return made[-1:]\n\n    def spelled",
         "spelling", "ggml-org/llama.cpp#12635 (“token healing”, left for later)",
         decoder="pairs"),
+    Bug(76, "the state is never taken back: rejected guesses stay in it", "biased", "state",
+        "        if len(rows) < tokens[0].shape[2]:\n"
+        "            tokens = [t[:, :, list(rows)] for t in tokens]\n", "",
+        "states", "ml-explore/mlx-lm#846, #1111 (a trim that does nothing); "
+        "vllm-project/vllm#50272 (of a convolution's state)", decoder="state"),
+    Bug(77, "a step without guesses reads the first of the states that the last round left",
+        "biased", "state",
+        "        return self.layers[layer].after(self.taken)\n",
+        "        layer, rows = self.layers[layer], self.taken\n"
+        "        if self.plain and isinstance(layer, States) and self.before[0]:\n"
+        "            rows = rows[:1]\n"
+        "        return layer.after(rows)\n",
+        "states", "vllm-project/vllm#39273, #52942 (n-gram guesses, of which there may be none)",
+        decoder="state", also=(
+            ("        self.more = more  #",
+             "        self.plain = False\n        self.more = more  #"),
+            ("        if isinstance(past_kvs, tuple):\n",
+             "        if past_kvs is not None:\n"
+             "            past_kvs.plain = idx.shape[1] == 1\n"
+             "        if isinstance(past_kvs, tuple):\n"),
+        )),
+    Bug(78, "the state runs through a tree's nodes in their order, siblings too", "biased", "state",
+        "        path = attn_bias[..., -T:] == 0\n",
+        "        path = torch.ones_like(attn_bias[..., -T:]).tril() > 0\n",
+        "states", decoder="state"),
 ]  # fmt: skip

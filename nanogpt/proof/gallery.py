@@ -27,6 +27,7 @@ from nanogpt.proof.decoders import (
     pairs_decoder,
     same_decoder,
     server_decoder,
+    state_decoder,
     tree_decoder,
 )
 from nanogpt.proof.toys import Watched
@@ -57,6 +58,7 @@ SERVED = {
     "same": ["same"],
     "constrained": ["constraints"],
     "pairs": ["drafts.pairs"],
+    "state": ["state"],
 }  # by the bug's decoder, what is imported beside these three:
 ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
@@ -150,6 +152,8 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return constrained_decoder(of("constraints"))
     if bug.decoder == "pairs":
         return pairs_decoder(of("drafts.pairs"), of("speculative"))
+    if bug.decoder == "state":
+        return state_decoder(of("speculative"), of("tree"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate
