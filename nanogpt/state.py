@@ -53,33 +53,33 @@ class Pass(NamedTuple):
     k: Tensor  # (B, H, T, hs)
     v: Tensor  # (B, H, T, hs)
     log_g: Tensor  # (B, H, T), below 0: the gates' logarithms
-    path: Tensor  # (T, T) or (B, 1, T, T) bool: row i, the tokens from the pass's first up to i
+    path: Tensor  # (T, T) or (B, 1, T, T) bool: row i, the pass's tokens up to i
 
     @property
     def decay(self) -> Tensor:
-        """(B, H, T, T): what is left after token i of what token j wrote; 0 off i's path."""
+        """(B, H, T, T): what is left at token i of what j wrote; 0 off i's path."""
         since = self.gates[..., :, None] - self.gates[..., None, :]
         return since.masked_fill(~self.path, -torch.inf).exp()
 
     @property
     def gates(self) -> Tensor:
-        """(B, H, T): the logarithm of what is left of S after each token, on its own path."""
+        """(B, H, T): log of what is left of S after each token, on its path."""
         return (self.path.to(self.log_g) @ self.log_g[..., None])[..., 0]
 
     def read(self, q: Tensor) -> Tensor:
-        """What each query (B, H, T, hs) finds: in S, and in the tokens on its path; all at once."""
+        """What each query (B, H, T, hs) finds in S and on its path, all at once."""
         found = (q @ self.k.transpose(-2, -1) * self.decay) @ self.v
         return found + self.gates.exp()[..., None] * (q @ self.S)
 
     def states(self) -> Tensor:
-        """(B, H, T+1, hs, hs): S before the pass, and after each token on its own path."""
+        """(B, H, T+1, hs, hs): S before the pass and after each token."""
         wrote = torch.einsum("bhij,bhjd,bhje->bhide", self.decay, self.k, self.v)
         after = self.gates.exp()[..., None, None] * self.S[:, :, None] + wrote
         return torch.cat([self.S[:, :, None], after], dim=2)
 
 
 def replayed(S: Tensor, k: Tensor, v: Tensor, log_g: Tensor, taken: Tensor | float = 1.0) -> Tensor:
-    """S (B, H, hs, hs) after those of T tokens for which `taken` (B, 1, T) is 1, not 0; or all."""
+    """S (B, H, hs, hs) after the tokens where `taken` (B, 1, T) is 1, or all."""
     log_g = log_g * taken
     since = log_g.flip(-1).cumsum(-1).flip(-1)  # from each token to the end, its own gate too
     weights = (since - log_g).exp() * taken
@@ -108,7 +108,7 @@ class Entries:
         own = slice(b, b + 1), slice(self.skip[b], self.skip[b] + n)
         return Entries(tuple((k[own], v[own]) for k, v in self.heads), [before], [n])
 
-    held = 0  # bytes for the way back: what goes on is all there is
+    held = 0  # bytes of states
 
 
 class States:
@@ -133,12 +133,12 @@ class States:
 
     @property
     def held(self) -> int:
-        """Bytes that are remembered for the way back, beside the state that goes on."""
-        return size_of(self.states[:, :, 1:])
+        """Bytes of states that it holds: one for each token, and the one before."""
+        return size_of(self.states)
 
 
 class Snapshot:
-    """Way 2: the state before the guesses. The tokens that are kept are read once more."""
+    """Way 2: the state before the guesses; what is kept is read once more."""
 
     def __init__(self, done: Pass, sure: Sequence[int], own: Sequence[int]):
         *what, _ = done
@@ -150,7 +150,7 @@ class Snapshot:
         self.T = [all_ - n for all_, n in zip(own, sure, strict=True)]
 
     def after(self, rows: Sequence[int]) -> tuple[tuple[Tensor]]:
-        """((S,),) after none or all of the tokens of the pass that were not sure to stay."""
+        """((S,),) after none or all of the tokens that were not sure to stay."""
         return ((self.last if rows else self.before,),)
 
     def reached(self, rows: list[int]) -> list[int]:
@@ -166,8 +166,8 @@ class Snapshot:
 
     @property
     def held(self) -> int:
-        """Bytes that are remembered for the way back, beside the state that goes on."""
-        return size_of(self.before)
+        """Bytes of states that it holds: the one that goes on, and one before."""
+        return size_of(self.before, self.last)
 
 
 class Inputs:
@@ -196,7 +196,7 @@ class Inputs:
 
     @property
     def held(self) -> int:
-        """Bytes that are remembered for the way back, beside the state that goes on."""
+        """Bytes that it holds: of one state, and of what the tokens put in."""
         return size_of(*self.what)
 
 
@@ -220,7 +220,7 @@ class Given:
 
 
 class StateCache:
-    """The cache of a target with states: of each layer, what it remembers of the last pass.
+    """Of each layer of a target with states, what it remembers of the last pass.
 
     It reads like the tuples: `cache[layer]` is (k, v) for each head of a layer of attention, and
     ((S,),) for one with a state, S (B, H, hs, hs). Nothing in it ever changes. It goes back within
@@ -258,7 +258,7 @@ class StateCache:
         return self.gathered(range(length))
 
     def gathered(self, slots: Sequence[int]) -> StateCache:
-        """The entries in these slots, in their order, or as many of them as it can go back to.
+        """The entries in these slots, in order, or as many as it can go back to.
 
         Raises ValueError for slots that leave out what came before the last pass.
         """
@@ -266,8 +266,9 @@ class StateCache:
         rows = [self.taken[slot - P] for slot in slots[P:]]
         if slots[:P] != list(range(P)) or rows != sorted(rows):
             raise ValueError(
-                f"a state has no slots: after a pass over {self.length - P} tokens it goes back to "
-                f"{P} tokens or more, in their order, not to {len(slots)}; read the text anew"
+                f"a state has no slots: after a pass over {self.length - P} tokens "
+                f"it goes back to {P} or more, in their order, not to {len(slots)}; "
+                "read the text anew"
             )
         held = min((layer.reached(rows) for layer in self.layers), key=len)
         lengths = [P + len(held)] * len(self.lengths)
@@ -308,17 +309,17 @@ class StateCache:
 
     @property
     def held(self) -> int:
-        """Bytes that it remembers for the way back, beside what the next pass goes on from."""
+        """Bytes that its layers with a state hold."""
         return sum(layer.held for layer in self.layers)
 
 
 def padded(t: Tensor, P: int) -> Tensor:
-    """Entries (1, n, hs) with zeros in front: (1, P, hs). A state stays as it is."""
+    """Entries (1, n, hs) with zeros in front, (1, P, hs); a state as it is."""
     return F.pad(t, (0, 0, P - t.shape[1], 0)) if t.dim() == 3 else t
 
 
 class GatedLinearAttention(nn.Module):
-    """Heads that write k v' into a state and read it with q; a gate each says what fades.
+    """Heads that write k v' into a state, which fades, and read it with q.
 
     One gate a head and token, as in Mamba-2; Yang et al. 2023 have one for each row of S.
     """
@@ -333,10 +334,10 @@ class GatedLinearAttention(nn.Module):
 
     @property
     def heads(self):
-        """Raises ValueError: no keys and values of this layer are kept, for anybody to fuse."""
+        """Raises ValueError: no keys and values of this layer are kept."""
         raise ValueError(
-            "a layer with a state has no keys and values to fuse or to keep in pages; decode with "
-            "this target as it is (nanogpt.state), not in its fused form or on a pool"
+            "a layer with a state has no keys and values to fuse, or to keep in "
+            "pages; decode with this target as it is, not fused or on a pool"
         )
 
     def forward(

@@ -428,7 +428,7 @@ BUGS = [
     Bug(76, "the state is never taken back: rejected guesses stay in it", "biased", "state",
         "        if len(rows) < tokens[0].shape[2]:\n"
         "            tokens = [t[:, :, list(rows)] for t in tokens]\n", "",
-        "states", "ml-explore/mlx-lm#846, #1111 (a trim that does nothing); "
+        "states", "ml-explore/mlx-lm#1111 (a trim that does nothing); "
         "vllm-project/vllm#50272 (of a convolution's state)", decoder="state"),
     Bug(77, "a step without guesses reads the first of the states that the last round left",
         "biased", "state",
@@ -437,7 +437,7 @@ BUGS = [
         "        if self.plain and isinstance(layer, States) and self.before[0]:\n"
         "            rows = rows[:1]\n"
         "        return layer.after(rows)\n",
-        "states", "vllm-project/vllm#39273, #52942 (n-gram guesses, of which there may be none)",
+        "states", "vllm-project/vllm#39273, #52942; sgl-project/sglang#26351 (n-gram guesses)",
         decoder="state", also=(
             ("        self.more = more  #",
              "        self.plain = False\n        self.more = more  #"),
