@@ -81,7 +81,7 @@ class Pass(NamedTuple):
 def replayed(S: Tensor, k: Tensor, v: Tensor, log_g: Tensor, taken: Tensor | float = 1.0) -> Tensor:
     """S (B, H, hs, hs) after the tokens where `taken` (B, 1, T) is 1, or all."""
     log_g = log_g * taken
-    since = log_g.flip(-1).cumsum(-1).flip(-1)  # from each token to the end, its own gate too
+    since = log_g.flip(-1).cumsum(-1).flip(-1)  # to the end, its own gate too
     weights = (since - log_g).exp() * taken
     return log_g.sum(-1).exp()[..., None, None] * S + (k * weights[..., None]).transpose(-2, -1) @ v
 
@@ -145,7 +145,7 @@ class Snapshot:
         row = torch.arange(done.k.shape[2], device=done.k.device)
         self.before, self.last = (
             replayed(*what, (row < torch.tensor(n, device=row.device)[:, None, None]).to(done.k))
-            for n in (sure, own)  # after the tokens that are sure to stay, and after all
+            for n in (sure, own)  # after those that are sure to stay, and all
         )
         self.T = [all_ - n for all_, n in zip(own, sure, strict=True)]
 
@@ -161,7 +161,7 @@ class Snapshot:
         """What belongs to text b."""
         other = copy.copy(self)
         other.before, other.last = self.before[b : b + 1], self.last[b : b + 1]
-        other.T = [n - before if n - before == self.T[b] else -1]  # -1: it was padded to the last
+        other.T = [n - before if n - before == self.T[b] else -1]  # -1: was padded
         return other
 
     @property
@@ -242,9 +242,9 @@ class StateCache:
         self.length = max(self.lengths)
         self.even = min(self.lengths) == self.length  # all texts have as many
         rows = range(self.length - self.before[0])
-        self.taken = list(rows if taken is None else taken)  # which tokens of the last pass it has
-        self.due = tuple(due or [0] * len(self.lengths))  # of each text: tokens sure to come next
-        self.more = more  # of each text: how many tokens of its own the next pass has
+        self.taken = list(rows if taken is None else taken)  # tokens of the last pass
+        self.due = tuple(due or [0] * len(self.lengths))  # sure to be read next
+        self.more = more  # how many tokens of its own each text has in the next pass
 
     def __len__(self) -> int:
         return len(self.layers)

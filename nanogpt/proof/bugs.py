@@ -437,7 +437,7 @@ BUGS = [
         "        if self.plain and isinstance(layer, States) and self.before[0]:\n"
         "            rows = rows[:1]\n"
         "        return layer.after(rows)\n",
-        "states", "vllm-project/vllm#39273, #52942; sgl-project/sglang#26351 (n-gram guesses)",
+        "states", "vllm-project/vllm#40875, #56531; sgl-project/sglang#26351 (n-gram guesses)",
         decoder="state", also=(
             ("        self.more = more  #",
              "        self.plain = False\n        self.more = more  #"),
