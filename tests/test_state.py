@@ -170,6 +170,52 @@ def test_it_goes_back_twice_within_the_same_pass(way):
     assert same_cache(back, prefill(TOY, [1, 2, 3, 4][: cache_length(back)]))
 
 
+@pytest.mark.parametrize("way", ["states", "inputs"])
+def test_it_goes_back_along_a_path_that_was_kept(way):
+    model, mask = TOY.remembering(way), tree_mask([-1, -1, 0, 0, 1, 4], 3)
+    idx = torch.tensor([[4, 5, 6, 0, 1, 2, 3]])
+    _, _, new = model(idx, None, mask.sum(-1) - 1, prefill(model, [1, 2, 3]), mask)
+    back = keep_path(new, [1, 4, 5], 3).kept(6)
+    assert same_cache(back, prefill(TOY, [1, 2, 3, 4, 6, 2]))
+
+
+def test_a_snapshot_is_taken_after_the_tokens_that_are_read_again():
+    model = TOY.remembering("snapshot")
+    _, _, new = model(torch.tensor([[4, 5, 6]]), past_kvs=prefill(model, [1, 2, 3]))
+    back = new.kept(5)
+    assert back.length == 3 and back.due == (2,)
+    _, _, new = model(torch.tensor([[4, 5, 0, 6]]), past_kvs=back)
+    back = new.kept(6)
+    assert back.length == 5 and back.due == (1,), "what was due is in it, and only that"
+    assert same_cache(back, prefill(TOY, [1, 2, 3, 4, 5]))
+
+
+def test_remembering_leaves_the_model_itself_as_it_was():
+    assert TOY.remembering("states").way is WAYS["states"] and TOY.way is WAYS["inputs"]
+
+
+@every_way
+@pytest.mark.parametrize("more", [[2, 4], None], ids=str)
+def test_a_batch_of_uneven_texts_leaves_each_text_its_own_cache(way, more):
+    model, texts = TOY.remembering(way), [[1, 2], [3, 4, 5, 6]]
+    read = [[5, 6, 0, 0], [1, 2, 3, 4]]  # of the first text, two are padding
+    joined = StateCache.joined([prefill(model, t) for t in texts], more)
+    mask = torch.zeros(2, 4, 8, dtype=torch.bool)
+    for b, text in enumerate(texts):
+        P = len(text)
+        mask[b, :, : P + 4] = tree_mask([-1, 0, 1], P)
+    pos = torch.tensor([[2, 3, 4, 5], [4, 5, 6, 7]])
+    logits, _, new = model(torch.tensor(read), None, pos, joined, mask)
+    for b, (own, cache) in enumerate(zip((2, 4), new.rows([4, 8]), strict=True)):
+        whole = [*texts[b], *read[b][:own]]
+        assert equal(logits[b, :own], TOY(torch.tensor([whole]))[0][0, -own:])
+        back = cache.kept(len(whole))
+        assert same_cache(back, prefill(TOY, whole[: cache_length(back)]))
+        if more:
+            assert cache_length(back) == len(whole), "all of its own tokens were kept"
+            assert same_cache(cache, back)
+
+
 def test_check_states_passes_the_real_code_and_meets_every_case():
     check_states(state_decoder())
     assert 0 in GUESSES and any(GUESSES[i] and not n for i, n in enumerate(GUESSES[1:])), (
