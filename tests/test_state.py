@@ -388,13 +388,23 @@ def test_under_constraints_the_distribution_is_plain_decodings_under_them(way):
 # ---- What does not work says so
 
 
-READS_THE_TARGET = sorted(set(PROPOSERS) - set(TREE_NAMES) - {"mtp"})  # which brings its own
+OF_FEATURES = sorted(set(PROPOSERS) - set(TREE_NAMES) - {"exit", "mtp"})  # mtp has its own target
 
 
 def test_what_needs_keys_and_values_of_every_layer_is_refused():
     for refused in (lambda: FusedLanguageModel(TOY), lambda: on_pool(TOY, 4)):
         with pytest.raises(ValueError, match="a layer with a state has no keys and values"):
             refused()
+
+
+@pytest.mark.parametrize("name", OF_FEATURES)
+def test_a_draft_trained_on_another_targets_features_guesses_badly_and_changes_nothing(name):
+    target, prompts = state.load(), [[1, 2, 3, 4, 5, 6], [7, 8, 9]]
+    draft = proposer(name, target, ngram.load(), BEST_PROPOSED[name])
+    own = [autoregressive_generate(target, p, 25, **GREEDY).tokens for p in prompts]
+    assert [tree_generate(target, draft, p, 25, **GREEDY).tokens for p in prompts] == own
+    made = batch_generate(target, draft, prompts, 25, 4, Sampling(0))
+    assert [g.tokens for g in made] == own
 
 
 def test_an_early_exit_is_refused(shipped):
