@@ -6,7 +6,8 @@
                                                medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block, pairs,
-                                               moved, learning (into moved's file)
+                                               moved, learning (into moved's file),
+                                               state
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
 its probabilities are kept: part by part, in data/parts (2 GB, to be deleted by hand), so that a run
@@ -14,6 +15,7 @@ that was stopped goes on where it was. Then the tree takes several gigabytes of 
 """
 
 import copy
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +25,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm, trange
 
-from nanogpt import checkpoint
+from nanogpt import checkpoint, state
 from nanogpt.cache import cache_length
 from nanogpt.course import chapter_34 as moving
 from nanogpt.data import (
@@ -600,6 +602,28 @@ def make_pairs(target, tokenizer, steps: int = STEPS) -> None:
     print(pairs.PAIRS.relative_to(DATA_DIR), facts)
 
 
+def make_state(tokenizer, steps: int = 800) -> None:
+    """A target with states in two of four layers, and the loss of a twin that has only attention.
+
+    Both see the same batches, in a tenth of the shipped target's updates.
+    """
+    corpus, config = load_corpus(), state.StateConfig(tokenizer.vocab_size)
+    data, unseen = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    facts = {"steps": steps, "batch_size": 16, "seed": 1, "corpus": corpus.name}
+    for name, cls in ("state", state.StateLanguageModel), ("twin", GPTLanguageModel):
+        torch.manual_seed(1)
+        model, started = cls(config), time.monotonic()
+        run(name, model, make_optimizer(model), on_text(model, data), steps)
+        facts[f"{name}_seconds"] = round(time.monotonic() - started, 1)
+        facts[f"{name}_val_loss"] = evaluate(model, unseen)
+        facts[f"{name}_parameters"] = sum(p.numel() for p in model.parameters())
+        if name == "state":
+            made = model
+        shape = dataclasses.asdict(config)
+        checkpoint.save_module(state.SHIPPED, made, tokenizer, facts, config=shape)
+        print(state.SHIPPED.relative_to(DATA_DIR), facts)
+
+
 def make_moved(target, tokenizer, steps: int = 200, lines: int = 4000) -> None:
     """The target, fine-tuned on programs of our own making; its weights are stored as float16."""
     text, started = moving.program(lines, RandomSource(0)), time.monotonic()
@@ -684,6 +708,7 @@ def main(names: list[str]) -> None:
         "ablation": lambda: make_ablation(*checkpoint.load()),  # into eagle's file
         "block": lambda: make_block(target, tokenizer),
         "pairs": lambda: make_pairs(target, tokenizer),
+        "state": lambda: make_state(tokenizer),
         "moved": lambda: make_moved(*checkpoint.load()),
         "learning": make_learning,  # into moved's file
     }

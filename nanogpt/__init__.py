@@ -18,6 +18,7 @@ Those seven are the decoder. Beside them stand
     grammar      a regular expression as an automaton over tokens                 (31)
     lossy        rules that are not exact: typical acceptance (Medusa) and others (18)
     fused        the same target in fewer operations, a preallocated cache        (13)
+    state        a target that keeps a state in place of a cache                  (33)
     theory       the speed-up equation                                            (09)
     data, checkpoint, train     the corpus, files, training                       (01)
 

@@ -97,8 +97,8 @@ class Deaf:
 
 
 def met(bug: Bug) -> bool:
-    """Whether an audit brings it out: it asks neither for the same dice nor for stop strings."""
-    return bug.decoder != "same" and bug.caught_by != "stops"
+    """Whether an audit brings it out: it asks for no same dice, no stop strings, and no state."""
+    return bug.decoder not in ("same", "state") and bug.caught_by != "stops"
 
 
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
@@ -111,8 +111,8 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     if bug is not None and not met(BUGS[bug - 1]):
         unmet = ", ".join(str(one.number) for one in BUGS if not met(one))
         raise ValueError(
-            f"bug {bug} shows only by the same dice, or in stop strings, which no engine is asked "
-            f"for; --bug takes 1 to {len(BUGS)} without {unmet}"
+            f"bug {bug} shows only by the same dice, in stop strings or in a target with a state, "
+            f"which no engine is asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
         )
     target, _ = checkpoint.load()
     kind = "chain" if bug is None else BUGS[bug - 1].decoder

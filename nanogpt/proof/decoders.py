@@ -1,8 +1,8 @@
 """Decoders to be checked, all with `speculative_generate`'s arguments.
 
 `decoder(accept=mine)` is the package's loop with a step of your own; the others put a tree, a
-batch, a server, a paged cache, a second process, the same dice, constraints or drafts that learn
-behind the same signature.
+batch, a server, a paged cache, a second process, the same dice, constraints, a target with a state
+or drafts that learn behind the same signature.
 """
 
 from __future__ import annotations
@@ -221,6 +221,24 @@ def constrained_decoder(module=constraints) -> Decoder:
         )
 
     return decode
+
+
+def state_decoder(chains=speculative, trees=tree) -> Decoder:
+    """Chains, or trees where the draft is a Proposer, with speculative_generate's arguments.
+
+    For targets with a state. The modules: where the loops come from.
+    """
+
+    def generate(target, draft, prompt_tokens, max_new_tokens, K=4, *given, **named):
+        if isinstance(draft, trees.Proposer):
+            return trees.tree_generate(
+                target, draft, prompt_tokens, max_new_tokens, *given, **named
+            )
+        return chains.speculative_generate(
+            target, draft, prompt_tokens, max_new_tokens, K, *given, **named
+        )
+
+    return generate
 
 
 def pairs_decoder(module=pairs, loop=speculative) -> Decoder:

@@ -30,6 +30,7 @@ from nanogpt.proof.decoders import (
     pairs_decoder,
     same_decoder,
     server_decoder,
+    state_decoder,
     tree_decoder,
 )
 from nanogpt.proof.toys import Watched
@@ -60,6 +61,7 @@ SERVED = {
     "same": ["same"],
     "constrained": ["constraints"],
     "pairs": ["drafts.pairs"],
+    "state": ["state"],
     "learning": ["drafts.learning", "serving.batch"],
     "budget": ["serving.budget"],
     "hybrid": ["drafts.hybrid"],
@@ -156,6 +158,8 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return constrained_decoder(of("constraints"))
     if bug.decoder == "pairs":
         return pairs_decoder(of("drafts.pairs"), of("speculative"))
+    if bug.decoder == "state":
+        return state_decoder(of("speculative"), of("tree"))
     if bug.decoder == "learning":
         return learning_decoder(of("drafts.learning"), of("serving.batch"))
     if bug.decoder == "budget":
