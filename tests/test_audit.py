@@ -831,7 +831,7 @@ def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shi
         (["vllm"], "no engine 'vllm'; there are"),
         (["nanogpt", "--bug", f"{len(BUGS) + 1}"], f"the gallery has 1 to {len(BUGS)}"),
         (["nanogpt", "--bug", "0"], "there is no bug 0"),
-        (["nanogpt", "--bug", "68"], f"--bug takes 1 to {len(BUGS)} without 68, 69, 72, 76, 77, 78"),
+        (["nanogpt", "--bug", "68"], "without 68, 69, 72, 76, 77, 78"),
         (["transformers", "--bug", "1"], "--bug goes with"),
         (["nanogpt", "--level", "2"], "level is 2.0"),
         (["nanogpt", "--K", "0"], "K is 0"),
