@@ -12,6 +12,7 @@ COMMANDS = {  # word: (module, what it does)
     "bench": ("measure.bench", "drafts against plain decoding, in pairs"),
     "load": ("commands.load", "how many requests a second a server stands, and within an SLO"),
     "size": ("commands.size", "will it pay? your model, GPU and load"),
+    "check": ("commands.check", "does it hold on a model of yours? any of transformers"),
     "export": ("engines.export", "our models as folders for other engines"),
     "audit": ("engines.audit", "is an engine lossless?"),
     "serve": ("engines.serve", "our models behind an address, in the form of OpenAI's"),

@@ -30,7 +30,6 @@ class Grown(Proposer):
         self.draft, self.widths, self.siblings = draft, widths, siblings
         self.vocab_size = draft.vocab_size
         self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
-        self.one_hot = torch.eye(draft.vocab_size, dtype=torch.float64)
 
     def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A tree of depth `most` at most, level by level. q (N, V) is given earlier siblings."""
@@ -55,17 +54,25 @@ class Grown(Proposer):
         """Up to `width` siblings, and the q (V,) that each was drawn from, given those before."""
         if self.siblings == "fixed":
             order = q.argsort(descending=True, stable=True)[:width].tolist()
-            return [(token, self.one_hot[token]) for token in order if q[token] > 0]
+            return [(token, one_hot(token, len(q))) for token in order if q[token] > 0]
         q, picked = sampling.of_probs(q), []
         while len(picked) < width:
             token = rng.categorical(q)
             picked.append((token, q))
             if self.siblings == "without" and len(picked) < width:
-                left = q * (1 - self.one_hot[token])
+                left = q.clone()
+                left[token] = 0
                 if not left.sum() > 0:  # every token that it could draw is there
                     break
                 q = left / left.sum()
         return picked
+
+
+def one_hot(token: int, vocab_size: int) -> Tensor:
+    """(V,), 1 at the token: made when asked for, as a table of all would have V² numbers."""
+    q = torch.zeros(vocab_size, dtype=torch.float64)
+    q[token] = 1
+    return q
 
 
 def path_value(accuracies: Sequence[Sequence[float]], path: Sequence[int]) -> float:

@@ -6,6 +6,7 @@ All q are one-hot: nothing is drawn.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -34,6 +35,32 @@ class PromptLookupDraft:
             if found >= 0:
                 return self.rows[text[found + n]]
         return self.rows[text[-1]]
+
+
+class WideLookupDraft:
+    """PromptLookupDraft for any vocabulary: a token is a character of a text, not a byte.
+
+    Raises ValueError unless 1 <= least <= most, and for more tokens than there are characters.
+    """
+
+    def __init__(self, vocab_size: int, most: int = 3, least: int = 1):
+        if not 1 <= least <= most:
+            raise ValueError(f"least is {least} and most is {most}; it takes 1 <= least <= most")
+        if vocab_size > sys.maxunicode:
+            raise ValueError(f"{vocab_size} tokens; there are {sys.maxunicode} characters")
+        self.vocab_size, self.most, self.least = vocab_size, most, least
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`: 1 for one token."""
+        text, guess = "".join(map(chr, context)), context[-1]
+        for n in range(min(self.most, len(text) - 1), self.least - 1, -1):
+            found = text.find(text[-n:], 0, len(text) - 1)  # it may overlap itself
+            if found >= 0:
+                guess = context[found + n]
+                break
+        q = torch.zeros(self.vocab_size, dtype=torch.float64)
+        q[guess] = 1
+        return q
 
 
 class SuffixDraft:
