@@ -118,3 +118,6 @@ def test_no_trim_no_use(form, more, said):
 def test_no_folder_no_model(tmp_path):
     with pytest.raises((ValueError, OSError)):
         load_pair(tmp_path)
+    for name in (tmp_path / "nothing", "./nothing"):
+        with pytest.raises(OSError, match=r"no folder .*nothing'; give one"):
+            load_pair(name)

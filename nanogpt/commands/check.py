@@ -119,7 +119,9 @@ def sampled(
     p = own_probs(model, prompt, made, Sampling())
     places = each_place(p, made, LEVEL)
     worst = min(places, key=lambda place: place.p)
-    said = f"{n} texts of {PLACES} tokens, smallest p-value {shown(worst.p)} ({worst.place})"
+    surely = max(place.surely for place in places)
+    said = f"{n} texts of {PLACES} tokens, smallest p-value {shown(worst.p)} ({worst.place}); "
+    said += f"{surely:.2f} off at one place would be seen"
     return Finding(f"sampled, {name}", said, worst.p > LEVEL)
 
 
