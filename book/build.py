@@ -37,7 +37,10 @@ GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that sh
     "A server": (67, "24_continuous_batching"),
     "The same dice": (69, "30_same_dice"),
     "What a request asks for": (72, "31_api_promises"),
-    "Two tokenizers": (len(BUGS), "32_two_tokenizers"),
+    "Two tokenizers": (75, "32_two_tokenizers"),
+    "A target with a state": (78, "33_state"),
+    "Drafts that learn": (81, "34_learning_drafts"),
+    "Guesses chosen for what they are": (len(BUGS), "35_records"),
 }
 EFFECTS = {
     "biased": "Writes another distribution.",

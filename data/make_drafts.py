@@ -5,7 +5,9 @@
                                                layerskip, control (into layerskip's file),
                                                medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
-                                               ablation (into eagle's file), block, pairs
+                                               ablation (into eagle's file), block, pairs,
+                                               moved, learning (into moved's file),
+                                               state
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
 its probabilities are kept: part by part, in data/parts (2 GB, to be deleted by hand), so that a run
@@ -13,6 +15,7 @@ that was stopped goes on where it was. Then the tree takes several gigabytes of 
 """
 
 import copy
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +25,9 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm, trange
 
-from nanogpt import checkpoint
+from nanogpt import checkpoint, state
 from nanogpt.cache import cache_length
+from nanogpt.course import chapter_34 as moving
 from nanogpt.data import (
     DATA_DIR,
     STAND_IN_FILE,
@@ -36,6 +40,7 @@ from nanogpt.drafts import adaptive, eagle, itself, ngram, pairs, parallel, tran
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.sampling import RandomSource
 from nanogpt.train import evaluate, make_optimizer, on_text, train
 
 PARTS, TEXTS, LENGTH = 10, 256, 6_000  # what the tree is made from
@@ -597,6 +602,92 @@ def make_pairs(target, tokenizer, steps: int = STEPS) -> None:
     print(pairs.PAIRS.relative_to(DATA_DIR), facts)
 
 
+def make_state(tokenizer, steps: int = 800) -> None:
+    """A target with states in two of four layers, and the loss of a twin that has only attention.
+
+    Both see the same batches, in a tenth of the shipped target's updates.
+    """
+    corpus, config = load_corpus(), state.StateConfig(tokenizer.vocab_size)
+    data, unseen = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
+    facts = {"steps": steps, "batch_size": 16, "seed": 1, "corpus": corpus.name}
+    for name, cls in ("state", state.StateLanguageModel), ("twin", GPTLanguageModel):
+        torch.manual_seed(1)
+        model, started = cls(config), time.monotonic()
+        run(name, model, make_optimizer(model), on_text(model, data), steps)
+        facts[f"{name}_seconds"] = round(time.monotonic() - started, 1)
+        facts[f"{name}_val_loss"] = evaluate(model, unseen)
+        facts[f"{name}_parameters"] = sum(p.numel() for p in model.parameters())
+        if name == "state":
+            made = model
+        shape = dataclasses.asdict(config)
+        checkpoint.save_module(state.SHIPPED, made, tokenizer, facts, config=shape)
+        print(state.SHIPPED.relative_to(DATA_DIR), facts)
+
+
+def make_moved(target, tokenizer, steps: int = 200, lines: int = 4000) -> None:
+    """The target, fine-tuned on programs of our own making; its weights are stored as float16."""
+    text, started = moving.program(lines, RandomSource(0)), time.monotonic()
+    data, unseen = train_val_split(torch.tensor(tokenizer.encode(text)))
+    before, optimizer = evaluate(target, unseen), make_optimizer(target)
+    run("moved", target, optimizer, on_text(target, data, 8), steps, peak=2e-3)
+    facts = {
+        "steps": steps,
+        "letters": len(data),
+        "seconds": round(time.monotonic() - started, 1),
+        "loss_before": before,
+        "val_loss": evaluate(target, unseen),
+        "corpus": "programs, made up by nanogpt.course.chapter_34",
+    }
+    checkpoint.save(moving.MOVED, target.half(), tokenizer, facts)
+    print(moving.MOVED.relative_to(DATA_DIR), facts)
+
+
+def make_learning(seeds: int = 6, width: int = 96, windows: int = 12) -> None:
+    """What drafts learn while they serve the moved target, and by which loss, into its facts."""
+    own, tokenizer = checkpoint.load(moving.MOVED)
+    target, old = FusedLanguageModel(own), FusedLanguageModel(checkpoint.load()[0])
+    net, facts = transformer.load().model, checkpoint.read_header(moving.MOVED)["facts"]
+    served = {}
+    for name, new in moving.drafters(net=net).items():
+        runs = [moving.serve(target, new(), tokenizer, s) for s in trange(seeds, desc=name)]
+        served[name] = {
+            "served": [moving.alphas(run, width, windows) for run in runs],
+            "place": [moving.alphas(run, 24, 4, "place") for run in runs],
+            "tokens": [sum(seen.emitted for seen in run) for run in runs],
+            "passes": [len(run) for run in runs],
+        }
+    rates = {}
+    for rate in (1e-3, 3e-3, 1e-2):
+        got = [
+            moving.by_loss(target, net, 100 + s, rate=rate) for s in trange(seeds, desc=f"{rate}")
+        ]
+        rates[str(rate)] = {name: [one[name] for one in got] for name in got[0]}
+    first = {"old target": kept_by(old, net, seeds), "moved target": kept_by(target, net, seeds)}
+    facts["learning"] = {
+        "width": width,
+        "seeds": seeds,
+        "served": served,
+        "rates": rates,
+        "first": first,
+    }
+    checkpoint.save(moving.MOVED, own.half(), tokenizer, rounded(facts))
+    print(moving.MOVED.relative_to(DATA_DIR), rounded(facts["learning"]))
+
+
+def kept_by(target, net, seeds: int) -> list[tuple[float, float]]:
+    """α and tokens a pass of the net as it is, for texts of this target, seed by seed."""
+    return [moving.kept(net, *moving.sampled(target, 64, 64, 201 + 2 * s)) for s in range(seeds)]
+
+
+def rounded(thing, digits: int = 4):
+    """The same lists and dictionaries, with shorter numbers."""
+    if isinstance(thing, dict):
+        return {key: rounded(value, digits) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return [rounded(value, digits) for value in thing]
+    return round(thing, digits) if isinstance(thing, float) else thing
+
+
 def main(names: list[str]) -> None:
     target, tokenizer = checkpoint.load()
     makers = {
@@ -617,6 +708,9 @@ def main(names: list[str]) -> None:
         "ablation": lambda: make_ablation(*checkpoint.load()),  # into eagle's file
         "block": lambda: make_block(target, tokenizer),
         "pairs": lambda: make_pairs(target, tokenizer),
+        "state": lambda: make_state(tokenizer),
+        "moved": lambda: make_moved(*checkpoint.load()),
+        "learning": make_learning,  # into moved's file
     }
     unknown = set(names) - set(makers)
     if unknown:

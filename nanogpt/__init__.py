@@ -18,6 +18,7 @@ Those seven are the decoder. Beside them stand
     grammar      a regular expression as an automaton over tokens                 (31)
     lossy        rules that are not exact: typical acceptance (Medusa) and others (18)
     fused        the same target in fewer operations, a preallocated cache        (13)
+    state        a target that keeps a state in place of a cache                  (33)
     theory       the speed-up equation                                            (09)
     data, checkpoint, train     the corpus, files, training                       (01)
 
@@ -26,9 +27,10 @@ and a folder for each further question:
     show/        pictures            figures, and the kit of diagrams
     drafts/      who guesses?        bigram, n-grams, lookup, lookahead, a transformer, one that
                                      reads byte pairs, the target itself, parallel heads (Medusa)
-                                     and blocks, EAGLE, ahead, grown trees, adaptive K; shipped:
-                                     those that come with it
-    serving/     many at once?       batch, server, paged cache
+                                      and blocks, EAGLE, ahead, grown trees, best-first trees,
+                                      hybrids, adaptive K, learning while serving; shipped: those
+                                      that come with it
+    serving/     many at once?       batch, server, paged cache, one budget of guesses for all
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
     measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a

@@ -383,9 +383,6 @@ def by_rows(steps: Steps) -> Steps:
     return replace(steps, draft=draft, verify=verify_candidates_for)
 
 
-CONSTRAINED = by_rows(CHAIN)
-
-
 def complete(
     target: GPTLanguageModel,
     prompt_tokens: Sequence[int],

@@ -19,13 +19,17 @@ from nanogpt.proof.checks_promises import PROMISE_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows, check_alone, check_outcomes
 from nanogpt.proof.decoders import (
     ahead_decoder,
+    budget_decoder,
     constrained_decoder,
     decoder,
     eagle_decoder,
+    hybrid_decoder,
+    learning_decoder,
     paged_decoder,
     pairs_decoder,
     same_decoder,
     server_decoder,
+    state_decoder,
     tree_decoder,
 )
 from nanogpt.proof.gallery import edited, mutant, served, twin
@@ -58,6 +62,10 @@ CASES += [("eagle", check) for check in TREE_CHECKS if check != "draft"]  # it h
 CASES += [("eagle", "incremental"), ("eagle", "alpha"), ("fixed", "second")]
 DECODERS["pairs"] = pairs_decoder()
 CASES += [("pairs", check) for check in ("exact", "greedy", "cache", "accounting", "spelling")]
+DECODERS["state"] = state_decoder()
+CASES += [("state", check) for check in ("exact", "greedy", "cache", "accounting", "states")]
+DECODERS["hybrid"] = hybrid_decoder()
+CASES += [("hybrid", check) for check in ("exact", "greedy", "cache", "accounting")]
 
 
 @pytest.mark.parametrize(("name", "check"), CASES)
@@ -90,12 +98,18 @@ def test_a_bug_that_costs_many_guesses_shows_in_alpha(bug):
         SLOW_CHECKS["alpha"](mutant(bug))
 
 
-@pytest.mark.parametrize("decoder_of", ["block", "with", "without", "fixed", "eagle", "pairs"])
+UNEDITED = ["block", "with", "without", "fixed", "eagle", "pairs", "state", "hybrid"]
+
+
+@pytest.mark.parametrize("decoder_of", UNEDITED)
 def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
     same = dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=decoder_of)
-    for check in ("greedy", "cache", "accounting") + ("nodes",) * (decoder_of != "pairs"):
+    for check in ("greedy", "cache", "accounting") + ("nodes",) * (
+        decoder_of not in ("pairs", "hybrid")
+    ):
         TREE_CHECKS[check](mutant(same))
-    own = {"eagle": "incremental", "fixed": "second", "pairs": "spelling"}.get(decoder_of)
+    own = {"eagle": "incremental", "fixed": "second", "pairs": "spelling", "state": "states"}
+    own = own.get(decoder_of)
     if own:
         SLOW_CHECKS[own](mutant(same))
 
@@ -107,10 +121,13 @@ SERVING = {
     "ahead": ahead_decoder(),
     "same": same_decoder(),
     "constrained": constrained_decoder(),
+    "learning": learning_decoder(),
+    "budget": budget_decoder(),
 }
 PROMISES = {"same": "same fair", "constrained": "constraints stops logprobs"}
 OWN = {"pool": "paged", "publish": "paged", "outcomes": "ahead"}
 OWN |= dict.fromkeys(("preemption", "turns", "held", "memory"), "server") | {"leftovers": "paged"}
+OWN |= dict.fromkeys(("taught", "apart", "lessons"), "learning")
 
 
 def serving_checks(name):
@@ -121,6 +138,10 @@ def serving_checks(name):
     checks = {check: SERVING_CHECKS[check] for check in kinds if name in kinds[check]}
     if name == "server":
         checks["alone"] = functools.partial(check_alone, own_K=False)
+    if name == "learning":  # its texts are not those of a draft that stays as it is
+        del checks["alone"]
+    if name == "budget":  # how many guesses a text has, depends on the others
+        checks = {check: SERVING_CHECKS[check] for check in ("product", "independent")}
     if name == "ahead":  # one text
         some = "exact", "greedy", "acceptance", "cache", "draft", "accounting"
         checks = {check: TREE_CHECKS[check] for check in some} | {"outcomes": check_outcomes}
@@ -155,6 +176,9 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     70: "constraints",
     71: "constraints logprobs",
     72: "stops",
+    79: "taught",
+    80: "leaving apart",
+    81: "lessons",
 }
 
 
@@ -177,7 +201,8 @@ OF_EACH = {
     "paged": "pool publish leftovers",
     "server": "preemption turns held memory",
 }
-OF_EACH |= PROMISES | {"ahead": "outcomes"}
+OF_EACH |= PROMISES | {"ahead": "outcomes", "learning": "taught apart lessons"}
+OF_EACH |= {"budget": "product"}
 
 
 @pytest.mark.parametrize("name", SERVING)
@@ -371,7 +396,7 @@ def test_an_unedited_mutant_is_the_correct_decoder():
 
 def test_the_bugs_of_the_gallery_are_numbered_and_all_different():
     assert [bug.number for bug in BUGS] == [*range(1, len(BUGS) + 1)]
-    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == len(BUGS) >= 75
+    assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == len(BUGS) >= 78
     assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
 

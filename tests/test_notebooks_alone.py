@@ -68,7 +68,13 @@ def answered(path):
 
 @contextlib.contextmanager
 def busy():
-    """Another process wants a core all the time; it would end some day without us, too."""
+    """Another process wants a core all the time; it would end some day without us, too.
+
+    Where the other workers of this run keep every core busy, none is made.
+    """
+    if int(os.getenv("PYTEST_XDIST_WORKER_COUNT", "1")) >= max(2, os.cpu_count() or 1):
+        yield
+        return
     process = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
         yield

@@ -56,7 +56,8 @@ def imports_of(path):
 
 
 CORE = ["data", "cache", "model", "checkpoint", "sampling", "generate", "speculative", "rules"]
-CORE += ["tree", "same", "grammar", "constraints", "lossy", "fused", "theory", "train"]
+CORE += ["tree", "same", "grammar", "constraints", "lossy", "fused", "state", "theory"]
+CORE += ["train"]
 FOLDERS = [
     "drafts",
     "serving",

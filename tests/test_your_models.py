@@ -366,6 +366,9 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, folder, monkeypatch
     with pytest.raises(OSError, match="no model") as refused:
         causal.load(tmp_path)
     assert "\n" not in str(refused.value)
+    for name in (tmp_path / "nothing", "./nothing"):
+        with pytest.raises(OSError, match=r"no folder .*nothing'; give one"):
+            causal.load(name)
     with pytest.raises(ValueError, match="dtype is 'int8'"):
         causal.load(folder / "big", "int8")
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.constraints import Constraints, complete
+from nanogpt.constraints import Constraints
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Generation, autoregressive_generate
-from nanogpt.proof.bugs import BUGS
+from nanogpt.generate import Draft, Generation, autoregressive_generate
+from nanogpt.proof.bugs import BUGS, Bug
+from nanogpt.proof.decoders import constrained_decoder
 from nanogpt.proof.gallery import mutant
 from nanogpt.sampling import RandomSource
 from nanogpt.speculative import speculative_generate
@@ -85,8 +86,19 @@ def own_version() -> str:
         return "uninstalled"
 
 
-UNASKED = ("same", "constrained")  # decoders of bugs that an audit's requests do not bring out
 TAKEN = ("grammar", "bias", "presence", "frequency", "repetition", "min_p")  # all that is asked
+
+
+class Deaf:
+    """A draft that no reply makes obey, as it is no `Draft`: it guesses what is forbidden, too."""
+
+    def __init__(self, draft: Draft):
+        self.vocab_size, self.get_probs = draft.vocab_size, draft.get_probs
+
+
+def met(bug: Bug) -> bool:
+    """Whether an audit brings it out: it asks for no same dice, no stop strings, and no state."""
+    return bug.decoder not in ("same", "state") and bug.caught_by != "stops"
 
 
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
@@ -96,18 +108,21 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     """
     if bug is not None and not 1 <= bug <= len(BUGS):
         raise ValueError(f"there is no bug {bug}; the gallery has 1 to {len(BUGS)}")
-    if bug is not None and BUGS[bug - 1].decoder in UNASKED:
-        unmet = ", ".join(str(one.number) for one in BUGS if one.decoder in UNASKED)
+    if bug is not None and not met(BUGS[bug - 1]):
+        unmet = ", ".join(str(one.number) for one in BUGS if not met(one))
         raise ValueError(
-            f"bug {bug} shows only by the same dice or under constraints, which an engine with a "
-            f"bug is not asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
+            f"bug {bug} shows only by the same dice, in stop strings or in a target with a state, "
+            f"which no engine is asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
         )
     target, _ = checkpoint.load()
-    decode = one_by_one(speculative_generate)
-    if bug is not None and BUGS[bug - 1].decoder in ("batch", "paged", "server"):
+    kind = "chain" if bug is None else BUGS[bug - 1].decoder
+    decode, under = one_by_one(speculative_generate), constrained_decoder()
+    takes = TAKEN if bug is None or kind == "constrained" else ()
+    if kind in ("batch", "paged", "server", "learning", "budget"):
         target, decode = FusedLanguageModel(target), mutant(BUGS[bug - 1])
     elif bug is not None:
-        decode = one_by_one(mutant(BUGS[bug - 1]))
+        under = mutant(BUGS[bug - 1])
+        decode = one_by_one(under)
     counts = Counter(passes=0, drafted=0, accepted=0)
 
     def mode(decode, draft) -> Generate:
@@ -117,7 +132,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
                 made = decode(target, draft, prompts, n, K, sampling, rngs)
             else:
                 made = [
-                    complete(target, prompt, n, constraints, draft, K, sampling, rng)
+                    under(target, draft, prompt, n, K, sampling, rng, constraints=constraints)
                     for prompt, rng in zip(prompts, rngs, strict=True)
                 ]
             for r in (r for one in made for r in one.rounds):
@@ -126,13 +141,14 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
 
         return generate
 
+    draft = transformer.load()
     modes = {
         "plain": mode(one_by_one(plain_generate), None),
-        "draft": mode(decode, transformer.load()),
+        # Bug 70 drops guesses that are forbidden: it shows with a draft that makes some.
+        "draft": mode(decode, Deaf(draft) if bug == 70 else draft),
         "lookup": mode(decode, PromptLookupDraft(target.config.vocab_size)),
     }
     name = "nanogpt" if bug is None else f"nanogpt with bug {bug}"
-    takes = () if bug is not None else TAKEN
     return Engine(name, own_version(), modes, lambda: dict(counts), "float32", takes)
 
 

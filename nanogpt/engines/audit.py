@@ -50,7 +50,6 @@ from nanogpt.drafts import transformer
 from nanogpt.engines import endpoint
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
-from nanogpt.engines.wrong import open_wrong
 from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import total_variation
@@ -95,12 +94,12 @@ RULES = {
     "min-p": {"min_p": 0.1},
 }
 CONTROLS = (1, 8)  # bugs: rejections are resampled from p; the bonus token is the likeliest
-# of `wrong`, and the rules that it is asked for
+# What is wrong, the bug, and what it is asked for.
 RULE_CONTROLS = (
-    ("dropped", "grammar"),
-    ("first row", "grammar"),
-    ("first row", "penalties"),
-    ("first row", "repetition"),
+    ("dropped", 70, "grammar"),
+    ("first row", 71, "grammar"),
+    ("first row", 71, "penalties"),
+    ("first row", 71, "repetition"),
 )
 SAMPLES = 1000
 AT_ONCE = 100  # samples in a call
@@ -530,7 +529,11 @@ def controls(
     asked: of which of the truth's rules there are samples; of those, RULE_CONTROLS as well.
     """
     wrong = [(f"bug {bug}", open_nanogpt(Path(), K, bug), "T 1") for bug in CONTROLS]
-    wrong += [(name, open_wrong(name, K), rules) for name, rules in RULE_CONTROLS if rules in asked]
+    wrong += [
+        (name, open_nanogpt(Path(), K, bug), rules)
+        for name, bug, rules in RULE_CONTROLS
+        if rules in asked
+    ]
     rows = []
     with tqdm(total=len(wrong) * samples, disable=None if progress else True) as bar:
         for name, engine, setting in wrong:

@@ -297,6 +297,8 @@ def load(
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it is one of {', '.join(DTYPES)}")
+    if not Path(name).is_dir() and (Path(name).is_absolute() or str(name).startswith((".", "~"))):
+        raise OSError(f"no folder {str(name)!r}; give one with a model, or a name on the hub")
     transformers = quiet()
     asked = {"local_files_only": True} if Path(name).is_dir() else {}
     try:

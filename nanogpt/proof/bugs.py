@@ -5,7 +5,9 @@ chapter 19 those of drafts that read features, 47 to 53. The others are bugs of 
 of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
 ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
 30's; 70 to 72, of what a request asks for, chapter 31's; 73 to 75, of a draft with a tokenizer of
-its own, chapter 32's. `nanogpt.proof.gallery` serves the package with one in it.
+its own, chapter 32's; 76 to 78, of a state, chapter 33's; 79 to 81, of drafts that learn,
+chapter 34's; 82 and 83, of guesses that are chosen for what they are, chapter 35's.
+`nanogpt.proof.gallery` serves the package with one in it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Bug:
     is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
     has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
     "eagle" chain, a chain drafted "ahead" or from "pairs", a "batch", a "paged" one, a "server",
-    one by the "same" dice, or a "constrained" one.
+    one by the "same" dice, a "constrained" one, one whose target has a "state", one whose drafts
+    are "learning", one of a "budget" or a "hybrid".
     """
 
     number: int
@@ -424,4 +427,68 @@ BUGS = [
         "        return made\n\n    def spelled", "        return made[-1:]\n\n    def spelled",
         "spelling", "ggml-org/llama.cpp#12635 (“token healing”, left for later)",
         decoder="pairs"),
+    Bug(76, "the state is never taken back: rejected guesses stay in it", "biased", "state",
+        "        if len(rows) < tokens[0].shape[2]:\n"
+        "            tokens = [t[:, :, list(rows)] for t in tokens]\n", "",
+        "states", "ml-explore/mlx-lm#1111 (a trim that does nothing); "
+        "vllm-project/vllm#50272 (of a convolution's state)", decoder="state"),
+    Bug(77, "a step without guesses reads the first of the states that the last round left",
+        "biased", "state",
+        "        return self.layers[layer].after(self.taken)\n",
+        "        layer, rows = self.layers[layer], self.taken\n"
+        "        if self.plain and isinstance(layer, States) and self.before[0]:\n"
+        "            rows = rows[:1]\n"
+        "        return layer.after(rows)\n",
+        "states", "vllm-project/vllm#40875, #56531; sgl-project/sglang#26351 (n-gram guesses)",
+        decoder="state", also=(
+            ("        self.more = more  #",
+             "        self.plain = False\n        self.more = more  #"),
+            ("        if isinstance(past_kvs, tuple):\n",
+             "        if past_kvs is not None:\n"
+             "            past_kvs.plain = idx.shape[1] == 1\n"
+             "        if isinstance(past_kvs, tuple):\n"),
+        )),
+    Bug(78, "the state runs through a tree's nodes in their order, siblings too", "biased", "state",
+        "        path = attn_bias[..., -T:] == 0\n",
+        "        path = torch.ones_like(attn_bias[..., -T:]).tril() > 0\n",
+        "states", decoder="state"),
+    Bug(79, "the draft learns between a draw and its verdict, and q is asked for anew", "biased",
+        "drafts/learning",
+        "        own.study(text, sampling)\n"
+        "        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)\n"
+        "        return Tree.chain(*drawn)\n",
+        "        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)\n"
+        "        own.study(text, sampling)  # while the pass is under way\n"
+        "        tokens, q = drawn[0], torch.zeros_like(drawn[1])\n"
+        "        for n in range(len(tokens)):\n"
+        "            q[n] = sampling.of_probs(own.reader.get_probs(text.tokens + tokens[:n]))\n"
+        "        return Tree.chain(tokens, q)\n",
+        "taught", decoder="learning"),
+    Bug(80, "what one request has taught is kept for the next", "slow", "drafts/learning",
+        "self.student if self.shared else self.student.copy()", "self.student",
+        "apart", "ggml-org/llama.cpp#27852 (kept guesses fell from 86 % to 11 %)",
+        decoder="learning"),
+    Bug(81, "the draft's cache outlives the weights that made it", "slow", "drafts/learning",
+        "if self.lessons != self.student.lessons:", "if False:",
+        "lessons", decoder="learning"),
+    Bug(82, "guesses are drawn first, and the budget goes to those that came out likely", "biased",
+        "drafts/best",
+        "        kept = sure(q) if drawn[i] else float(q.max())\n",
+        "        token = roots[i].rng.categorical(q) if drawn[i] else int(q.argmax())\n"
+        "        kept = float(q[token])\n",
+        "product", decoder="budget", also=(
+            ("reached, q, kept\n            heapq", "reached, q, kept, token\n            heapq"),
+            ("reached, q, kept = heapq", "reached, q, kept, token = heapq"),
+            ("        token = roots[i].rng.categorical(q) if drawn[i] else int(q.argmax())\n"
+             "        tokens, parents", "        tokens, parents"),
+        )),
+    Bug(83, "two drafts guess, and the guesses that came out surer are handed in", "biased",
+        "drafts/hybrid",
+        "        draft = self.first if self.knows(text.tokens) else self.otherwise\n"
+        "        return draft.propose(text, most, sampling, rng)\n",
+        "        both = (self.first, self.otherwise)\n"
+        "        trees = [draft.propose(text, most, sampling, rng) for draft in both]\n"
+        "        return max(trees, key=lambda t: sum(map(float, t.q.gather(1, "
+        "t.q.new_tensor(t.tokens).long()[:, None]))))\n",
+        "exact", decoder="hybrid"),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.drafts import eagle
+from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
@@ -37,10 +38,12 @@ from nanogpt.proof.toys import (
     random_draft,
     random_head,
     toy_pairs,
+    toy_states,
     toy_target,
 )
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual
+from nanogpt.state import WAYS
 
 
 def parents_of(r: Round) -> list[int]:
@@ -474,6 +477,53 @@ def check_spelling(generate: Decoder, n: int = 30, K: int = 3) -> None:
             text = text + r.emitted
 
 
+GUESSES = (3, 0, 1, 3, 0, 0, 2)  # round by round, again and again
+
+
+def check_states(generate: Decoder, n: int = 40) -> None:
+    """A target with a state goes on, after every round, from that of a fresh prefill.
+
+    By each way back, in chains and trees, after rounds without a guess as well, and over restarts;
+    and the p of each guess is that of its own chain. generate: a `state_decoder`.
+    """
+    for way in WAYS:
+        target, prompt = toy_states(7, 8).remembering(way), [0, 1, 2]
+        chains = random_draft(7), SelfDraft(target, 3)
+        policy = {"policy": lambda rounds: (GUESSES[len(rounds) % len(GUESSES)], None)}
+        for draft, named in (
+            *((draft, policy) for draft in chains),
+            (Grown(random_draft(7), [2, 1], "without"), {}),
+        ):
+            watched, rng = Watched(target), RandomSource(3)
+            made = generate(watched, draft, prompt, n, 3, sampling=Sampling(), rng=rng, **named)
+            who = f"{way}, {type(draft).__name__}"
+            check_states_of(target, prompt, made, watched.passes, who)
+
+
+def check_states_of(target, prompt: list[int], made: Generation, passes: list, who: str) -> None:
+    """As check_states, for one text; passes: what each was given, `who` made it."""
+    text, kept = list(prompt), "at first"
+    fresh_draft = SelfDraft(target, len(prompt))
+    for i, (r, (given, past_kvs)) in enumerate(zip(made.rounds, passes, strict=True)):
+        start, P = context_start(len(text), len(prompt), 8), cache_length(past_kvs)
+        fresh = prefill(target, text[start : start + P])
+        pairs = zip(tensors(past_kvs), tensors(fresh), strict=True) if P else ()
+        off = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
+        assert off < 1e-9, (
+            f"{who}, round {i}, {kept}: the cache is off by {off:.1e} from that of a fresh prefill "
+            f"of its {P} tokens"
+        )
+        unread = text[start + P :]
+        assert given[: len(unread)] == unread, f"{who}, round {i}: {given} was read, not {unread}"
+        for p, context in zip(r.target_probs, contexts(r, text), strict=True):
+            off = float((p - fresh_draft.get_probs(context)).abs().max())
+            assert off < 1e-9, (
+                f"{who}, round {i}, {kept}: p after {context[len(text) :]} is off by {off:.1e} "
+                "from that of its own chain alone"
+            )
+        text, kept = text + r.emitted, f"after {r.n_accepted} of {len(r.candidates)} were kept"
+
+
 CHECKS: dict[str, Callable[[Decoder], None]] = {
     "exact": check_lossless,
     "frequencies": check_frequencies,
@@ -495,4 +545,5 @@ SLOW_CHECKS = TREE_CHECKS | {  # of drafts and trees that read features: what no
     "alpha": check_pinned_alpha,
     "second": check_second_siblings,
     "spelling": check_spelling,
+    "states": check_states,  # of a state_decoder
 }

@@ -15,11 +15,13 @@ import torch
 
 from nanogpt.drafts.eagle import EagleDraft, EagleHead
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.learning import NetStudent
 from nanogpt.drafts.lookahead import LookaheadDraft
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.proof.checks import check_lossless, check_stop, contexts, iter_equal
-from nanogpt.proof.decoders import BatchDecoder, Decoder
+from nanogpt.proof.decoders import NET, TABLE, BatchDecoder, Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import (
@@ -496,6 +498,107 @@ def check_memory(generate: BatchDecoder, n: int = 30) -> None:
     )
 
 
+def check_apart(generate: BatchDecoder, n: int = 24) -> None:
+    """Where each text teaches its own draft, it is in a batch what it is alone: tokens, and q.
+
+    q to 1e-9, for what it learns from, the p of a wider pass, differs in its last bits.
+    generate: a `learning_decoder`.
+    """
+    target, prompts = toy_target(3, 8), [[0, 1], [1, 2, 0]]
+    for draft in (random_draft(3), TransformerDraft(toy_target(3, 8, seed=5))):
+        rngs = [RandomSource(seed) for seed in range(4)]
+        both = generate(target, draft, prompts + prompts, n, 3, Sampling(), rngs)
+        for b, made in enumerate(both):
+            own = prompts[b % 2]
+            [alone] = generate(target, draft, [own], n, 3, Sampling(), [RandomSource(b)])
+            for i, (one, other) in enumerate(zip(made.rounds, alone.rounds, strict=False)):
+                same = one.draft_probs.shape == other.draft_probs.shape
+                off = float((one.draft_probs - other.draft_probs).abs().sum()) if same else 1.0
+                assert off < 1e-9, (
+                    f"row {b}, round {i}: the draft guesses by another q than for the same text "
+                    f"alone, off by {off:.1e}: who taught it?"
+                )
+            assert made.tokens == alone.tokens, (
+                f"row {b} is {made.tokens}, and alone {alone.tokens}: who taught its draft?"
+            )
+
+
+def check_taught(generate: BatchDecoder) -> None:
+    """Two texts are the target's own, whatever was learnt on the way, to 1e-12 by enumeration.
+
+    Each for itself, and by a shared draft. generate: a `learning_decoder`.
+    """
+    target, draft, prompts = toy_target(2, 8, seed=1), random_draft(2), [[0, 1], [1]]
+    singles = [
+        enumerate_outcomes(
+            lambda rng, prompt=prompt: tuple(
+                autoregressive_generate(target, prompt, 3, rng=rng).tokens
+            )
+        )
+        for prompt in prompts
+    ]
+    exact = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
+    for shared in (False, True):
+        got = enumerate_outcomes(
+            lambda rng, shared=shared: tuple(
+                tuple(made.tokens)
+                for made in generate(
+                    target, draft, prompts, 3, 1, Sampling(), [rng, rng], shared=shared
+                )
+            )
+        )
+        distance = total_variation(got, exact)
+        assert distance < 1e-12, (
+            f"two texts by a draft that learns{', shared' * shared} are not the target's own: "
+            f"total variation {distance:.1e}; was each guess judged by the q that it was drawn "
+            "from?"
+        )
+
+
+def taught_table(draft, text: Sequence[int], n_prompt: int, said: Sequence[torch.Tensor]):
+    """q (V,) after `text` of a table that was told p (`said`) of each token after the prompt."""
+    q = draft.get_probs(text).clone()
+    for length in range(TABLE["first"], TABLE["order"] + 1):
+        end = list(text[len(text) - length :])
+        rows = [
+            p
+            for place, p in enumerate(said, n_prompt)
+            if place >= length and list(text[place - length : place]) == end
+        ]
+        if len(text) < length or not rows:
+            break
+        q = (TABLE["prior"] * q + torch.stack(rows).sum(0)) / (TABLE["prior"] + len(rows))
+    return q
+
+
+def check_lessons(generate: BatchDecoder, n: int = 30) -> None:
+    """Each q is what the rounds before have taught, worked out anew from the trace.
+
+    A table's from its definition; a net's by the same steps, and all of the text is read again.
+    generate: a `learning_decoder`.
+    """
+    target, prompt = toy_target(3, 8), [0, 1]
+    for draft in (random_draft(3), TransformerDraft(toy_target(3, 8, seed=5))):
+        [made] = generate(target, draft, [prompt], n, 3, Sampling(), [RandomSource(0)])
+        learns = isinstance(draft, TransformerDraft)
+        net = NetStudent(draft, **NET).copy() if learns else None
+        text, said, new = list(prompt), [], []
+        for i, done in enumerate(made.rounds):
+            if net and i and i % net.every == 0:
+                net.learn(text, torch.stack(new))
+                new = []
+            for j, q in enumerate(done.draft_probs):
+                context = text + done.candidates[:j]
+                right = net.get_probs(context) if net else taught_table(draft, context, 2, said)
+                off = float((q - right).abs().max())
+                assert off < 1e-9, (
+                    f"round {i}, guess {j + 1}: q is off by {off:.1e} from what the rounds before "
+                    "have taught: from which lesson, or by which weights, is it?"
+                )
+            rows = list(done.target_probs[: len(done.emitted)])  # of a chain
+            text, said, new = text + done.emitted, said + rows, new + rows
+
+
 SERVING_CHECKS: dict[str, Callable] = {
     "alone": check_alone,
     "product": check_product,
@@ -510,4 +613,7 @@ SERVING_CHECKS: dict[str, Callable] = {
     "held": check_held,
     "memory": check_memory,
     "outcomes": check_outcomes,  # of an ahead_decoder
+    "taught": check_taught,  # of a learning_decoder
+    "apart": check_apart,
+    "lessons": check_lessons,
 }

@@ -1,8 +1,8 @@
 """Decoders to be checked, all with `speculative_generate`'s arguments.
 
 `decoder(accept=mine)` is the package's loop with a step of your own; the others put a tree, a
-batch, a server, a paged cache, a second process, the same dice or constraints behind the same
-signature.
+batch, a server, a paged cache, a second process, the same dice, constraints, a target with a state
+or drafts that learn behind the same signature.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanogpt import constraints, generate, same, speculative, tree
-from nanogpt.drafts import ahead, eagle, grown, pairs
+from nanogpt.drafts import ahead, best, eagle, grown, hybrid, learning, pairs
+from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation
-from nanogpt.proof.toys import Watched, random_head, toy_pairs
+from nanogpt.proof.toys import Watched, random_draft, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving import batch, paged, server
+from nanogpt.serving import batch, budget, paged, server
 from nanogpt.speculative import CHAIN, speculative_generate
 
 Decoder = Callable[..., Generation]
@@ -106,8 +107,8 @@ def paged_decoder(module=batch, pages=paged, blocks: int = 1024, size: int = 3) 
         for b, (prompt, n, stop, *own) in enumerate(zip(prompts, *each, strict=True)):
             of = target, prompt, n, stop  # no name is kept for the text: it would hold its blocks
             K, sampling = own
-            lifted = module.lifted(draft, K)
-            running[b] = module.Seat(pages.SharedText(*of), lifted, sampling, rngs[b])
+            chain = module.lifted(draft, K)
+            running[b] = module.Seat(pages.SharedText(*of), chain, sampling, rngs[b])
         while running:
             for b in [b for b, seat in running.items() if seat.text.done]:
                 answers[b] = running.pop(b).text.generation()
@@ -222,6 +223,24 @@ def constrained_decoder(module=constraints) -> Decoder:
     return decode
 
 
+def state_decoder(chains=speculative, trees=tree) -> Decoder:
+    """Chains, or trees where the draft is a Proposer, with speculative_generate's arguments.
+
+    For targets with a state. The modules: where the loops come from.
+    """
+
+    def generate(target, draft, prompt_tokens, max_new_tokens, K=4, *given, **named):
+        if isinstance(draft, trees.Proposer):
+            return trees.tree_generate(
+                target, draft, prompt_tokens, max_new_tokens, *given, **named
+            )
+        return chains.speculative_generate(
+            target, draft, prompt_tokens, max_new_tokens, K, *given, **named
+        )
+
+    return generate
+
+
 def pairs_decoder(module=pairs, loop=speculative) -> Decoder:
     """`speculative_generate` with a draft that reads byte pairs, in place of any that does not.
 
@@ -232,5 +251,74 @@ def pairs_decoder(module=pairs, loop=speculative) -> Decoder:
         if not isinstance(draft, module.PairDraft):
             draft = toy_pairs(target.config.vocab_size, module=module)
         return loop.speculative_generate(target, draft, *given, **named)
+
+    return generate
+
+
+TABLE = {"first": 0, "order": 2, "prior": 1.0}  # of a SoftTable in a learning_decoder
+NET = {"every": 2, "rate": 0.05}  # of a NetStudent there
+
+
+def learning_decoder(module=learning, loop=batch) -> BatchDecoder:
+    """`batch_generate` with drafts that learn, each text for itself or, with `shared`, from all.
+
+    A TransformerDraft becomes a NetStudent, any other draft with get_probs a SoftTable over it; of
+    a Grown one, the draft that it grows from. module, loop: where they and batch_generate are.
+    """
+
+    def generate(target, draft, prompts, max_new_tokens, K=4, *given, shared=False, **named):
+        draft = getattr(draft, "draft", draft)
+        if getattr(draft, "model", None) is None:
+            student = module.SoftTable(draft, **TABLE)
+        else:
+            student = module.NetStudent(draft, **NET).copy()
+        Ks = loop.one_each(K, len(prompts))
+        made = {k: module.LearningDraft(student, k, shared) for k in set(Ks)}
+        drafts = [made[k] for k in Ks]
+        return loop.batch_generate(target, drafts, prompts, max_new_tokens, Ks, *given, **named)
+
+    return generate
+
+
+def budget_decoder(module=budget, trees=best) -> BatchDecoder:
+    """`budget_generate` with batch_generate's arguments: the sum of all K is one budget.
+
+    Guesses are drawn, siblings as well. module, trees: where budget_generate and BestFirst are.
+    """
+
+    def generate(
+        target,
+        draft,
+        prompts,
+        max_new_tokens,
+        K=4,
+        samplings=Sampling(),
+        rngs=None,
+        stop_token=None,
+    ):
+        nodes = sum(batch.one_each(K, len(prompts)))
+        growing = trees.BestFirst(draft, nodes, sure=lambda q: float(q.max()) ** 0.5)
+        return module.budget_generate(
+            target, growing, prompts, max_new_tokens, samplings, rngs, stop_token
+        )
+
+    return generate
+
+
+def hybrid_decoder(module=hybrid, loop=tree) -> Decoder:
+    """`tree_generate` with a Hybrid of the draft and a random one, both drawn; K is its depth.
+
+    module, loop: where Hybrid and tree_generate come from.
+    """
+
+    def generate(
+        target, draft, prompt_tokens, max_new_tokens, K=4, sampling=Sampling(), rng=None, **kwargs
+    ):
+        other = random_draft(target.config.vocab_size, seed=7)
+        both = module.Hybrid(
+            lambda context: module.repeats(context, 1), lifted(draft, K), lifted(other, K)
+        )
+        asked = target, both, prompt_tokens, max_new_tokens, sampling, rng
+        return loop.tree_generate(*asked, **kwargs)
 
     return generate

@@ -21,12 +21,16 @@ from nanogpt.proof.bugs import Bug
 from nanogpt.proof.decoders import (
     Decoder,
     ahead_decoder,
+    budget_decoder,
     constrained_decoder,
     eagle_decoder,
+    hybrid_decoder,
+    learning_decoder,
     paged_decoder,
     pairs_decoder,
     same_decoder,
     server_decoder,
+    state_decoder,
     tree_decoder,
 )
 from nanogpt.proof.toys import Watched
@@ -57,6 +61,10 @@ SERVED = {
     "same": ["same"],
     "constrained": ["constraints"],
     "pairs": ["drafts.pairs"],
+    "state": ["state"],
+    "learning": ["drafts.learning", "serving.batch"],
+    "budget": ["serving.budget"],
+    "hybrid": ["drafts.hybrid"],
 }  # by the bug's decoder, what is imported beside these three:
 ALWAYS = ["speculative", "tree", "drafts.shipped"]
 
@@ -150,6 +158,14 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
         return constrained_decoder(of("constraints"))
     if bug.decoder == "pairs":
         return pairs_decoder(of("drafts.pairs"), of("speculative"))
+    if bug.decoder == "state":
+        return state_decoder(of("speculative"), of("tree"))
+    if bug.decoder == "learning":
+        return learning_decoder(of("drafts.learning"), of("serving.batch"))
+    if bug.decoder == "budget":
+        return budget_decoder(of("serving.budget"), of("drafts.best"))
+    if bug.decoder == "hybrid":
+        return hybrid_decoder(of("drafts.hybrid"), of("tree"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate

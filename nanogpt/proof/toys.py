@@ -12,6 +12,7 @@ from nanogpt.drafts import pairs
 from nanogpt.drafts.eagle import EagleHead
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import check_probabilities
+from nanogpt.state import StateConfig, StateLanguageModel
 
 
 @functools.cache
@@ -19,6 +20,18 @@ def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageMo
     """A GPT of one layer with large random weights in float64: every token of a context matters."""
     config = GPTConfig(vocab_size, block_size, n_layer=1, n_head=2, n_embd=4)
     model = GPTLanguageModel(config).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        nn.init.normal_(p, std=1.0, generator=generator)
+    model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
+    return model
+
+
+@functools.cache
+def toy_states(vocab_size: int, block_size: int, seed: int = 0) -> StateLanguageModel:
+    """A toy as toy_target is one, of two layers, the first with a state."""
+    config = StateConfig(vocab_size, block_size, 2, n_head=2, n_embd=4, recurrent=(1,))
+    model = StateLanguageModel(config).double().eval()
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
         nn.init.normal_(p, std=1.0, generator=generator)

@@ -1,0 +1,261 @@
+"""Chapter 35: the judge of *Your turn*, the chapter's own picture, and how it measures.
+
+The turn: the tree of the likeliest paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import matplotlib as mpl
+import torch
+
+from nanogpt.generate import Proposer, Text, Tree
+from nanogpt.measure.bench import RULES, measure, pooled
+from nanogpt.measure.clock import in_turn
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import SLOW_CHECKS
+from nanogpt.proof.checks_serving import SERVING_CHECKS
+from nanogpt.proof.gallery import mutant
+from nanogpt.rules import accept_traversal, accept_tree
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.show import figures
+from nanogpt.show.diagrams import arrow, box, sheet, words
+from nanogpt.show.figures import GREY, STYLE, Picture, shown
+from nanogpt.speculative import CHAIN, residual, speculative_generate
+from nanogpt.tree import TREE, tree_generate
+
+CASES = [  # how deep, how many nodes, and what comes after a path
+    (1, 2, {(): [0.2, 0.5, 0.3]}),
+    (
+        2,
+        4,
+        {(): [0.6, 0.3, 0.1], (0,): [0.4, 0.35, 0.25], (1,): [0.05, 0.05, 0.9], (2,): [0.8, 0.1]},
+    ),
+    (3, 3, {(): [0.9, 0.1], (0,): [0.2, 0.8], (0, 1): [0.3, 0.7], (1,): [0.5, 0.5]}),
+    (3, 5, {(): [0.5, 0.3, 0.2], (0,): [0.34, 0.33, 0.33], (1,): [0.0, 1.0], (1, 1): [0.9, 0.1]}),
+    (2, 9, {(): [0.7, 0.3], (0,): [1.0, 0.0], (1,): [0.4, 0.6]}),
+]
+
+
+def after_of(rows: dict[tuple[int, ...], Sequence[float]]) -> Callable:
+    """after(path): the row of the path, or one that no other test of the judge needs."""
+    return lambda path: list(rows.get(tuple(path), [0.55, 0.45]))
+
+
+def worths(after: Callable, depth: int) -> dict[tuple[int, ...], float]:
+    """{path: product of q along it} of all paths up to `depth` that can come."""
+    found: dict[tuple[int, ...], float] = {}
+    level = {(): 1.0}
+    for _ in range(depth):
+        level = {
+            (*path, token): above * q
+            for path, above in level.items()
+            for token, q in enumerate(after(list(path)))
+            if q > 0
+        }
+        found |= level
+    return found
+
+
+def judge(mine: Callable) -> None:
+    """mine(after, depth, nodes) is (tokens, parents) of the tree of the likeliest paths.
+
+    Judged on five small languages. Raises AssertionError with the slip.
+    """
+    for depth, nodes, rows in CASES:
+        after = after_of(rows)
+        answer = mine(after, depth, nodes)
+        assert answer is not None, "nothing came back: return (tokens, parents)"
+        assert isinstance(answer, (tuple, list)) and len(answer) == 2, (
+            "return two lists: tokens, and of each its parent's number (-1: the current token)"
+        )
+        assert all(isinstance(part, (tuple, list)) for part in answer), (
+            f"{answer!r} came back: return two lists, tokens and their parents' numbers"
+        )
+        numbers = [hasattr(x, "__index__") for part in answer for x in part]
+        assert all(numbers), "tokens and parents are whole numbers"
+        tokens, parents = (list(map(int, part)) for part in answer)
+        right = worths(after, depth)
+        judge_tree(tokens, parents, right, depth, min(nodes, len(right)))
+
+
+def judge_tree(tokens: list[int], parents: list[int], right: dict, depth: int, nodes: int) -> None:
+    """One answer of the judge. Raises AssertionError with the slip."""
+    assert len(tokens) == len(parents), f"{len(tokens)} tokens and {len(parents)} parents: one each"
+    assert all(-1 <= parent < node for node, parent in enumerate(parents)), (
+        f"parents are {parents}: a parent is -1, or the number of a node that came before"
+    )
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    for path in paths:
+        assert len(path) <= depth, f"the path {path} is {len(path)} long, and {depth} is the most"
+        assert path in right, f"the path {path} has a token with q = 0: it cannot come"
+    assert len(set(paths)) == len(paths), f"a path is there twice: {paths}"
+    assert len(paths) == nodes, f"{len(paths)} nodes, not {nodes}"
+    best = sorted(right.values(), reverse=True)[:nodes]
+    got = sum(right[path] for path in paths)
+    if got > sum(best) - 1e-9:
+        return
+    missing = max((p for p in right if p not in paths), key=right.get)
+    why = (
+        "the first siblings of a node may be worth less than what hangs on another node"
+        if len(missing) > 1
+        else "a node's next sibling waits, too, not only its children"
+    )
+    raise AssertionError(
+        f"the paths {sorted(paths)} are worth {got:.3f} together, and {sum(best):.3f} is possible: "
+        f"{missing}, worth {right[missing]:.3f}, is missing; a path's worth is the product of all "
+        f"q along it; {why}"
+    )
+
+
+@mpl.rc_context(STYLE)
+def one_list(
+    texts: Sequence[tuple[str, Sequence[tuple[str, float, int | None]]]], title: str
+) -> Picture:
+    """Chains of several texts, and in which order their guesses were made.
+
+    texts: (the text's end, its guesses as (token, its chance to be kept, its turn)); a turn of None
+    is a guess that waits: its q is known, its token is not drawn.
+    """
+    longest = max(len(guesses) for _, guesses in texts)
+    axes = sheet(title, max(6.5, 1.8 + 0.92 * longest), 0.5 + 0.75 * len(texts))
+    for row, (end, guesses) in enumerate(texts):
+        y = 3.4 + 7.4 * row
+        words(axes, 8.5, y + 1.7, f"… {shown(end)}", ha="center", fontweight="bold")
+        for i, (token, chance, turn) in enumerate(guesses):
+            x = 17 + 9.2 * i
+            arrow(axes, (x - 2.4, y + 1.7), (x - 0.2, y + 1.7), GREY)
+            kind = "gone" if turn is None else "draft"
+            box(axes, x, y, 6.4, 3.4, "?" if turn is None else shown(token), kind)
+            said = "waits" if turn is None else f"turn {turn}"
+            words(axes, x + 3.2, y - 1.0, f"{chance:.2f}", fontsize=9)
+            words(axes, x + 3.2, y + 4.5, said, fontsize=9, color=GREY)
+    return axes.figure
+
+
+def tokens_a_pass(
+    target, draft, starts: Sequence[Sequence[int]], T: float = 1, K=None, rule="token", n=100
+) -> tuple[float, float]:
+    """Tokens a pass, pooled over texts of n tokens, and the error of that.
+
+    A Proposer is judged by accept_tree, or with the rule "block" from the leaves; a draft with
+    get_probs by one of RULES, as on chapter 22's page.
+    """
+    made = []
+    for seed, start in enumerate(starts):
+        how = {"sampling": Sampling(T), "rng": RandomSource(seed)}
+        if isinstance(draft, Proposer):
+            steps = replace(TREE, accept=accept_traversal if rule == "block" else accept_tree)
+            made.append(tree_generate(target, draft, start, n, steps=steps, **how))
+        else:
+            steps = replace(CHAIN, accept=RULES[rule])
+            made.append(speculative_generate(target, draft, start, n, K, steps=steps, **how))
+    return pooled(made)
+
+
+def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=40) -> list[float]:
+    """The quartiles of a round's cost, in plain passes, over a pair of runs from each start."""
+    costs = []
+    for seed, start in enumerate(starts):
+        run = measure(target, draft, start, n, K, Sampling(T), seed, rule)
+        costs.append(run.seconds / len(run.made.rounds) / (run.plain_seconds / n))
+    return torch.tensor(costs).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+
+
+def list_of_ours(target, ours: Mapping[str, tuple], starts, fewer) -> dict[str, float]:
+    """{name: times plain} of {name: (draft, T, rule, K)}, and the list of them, printed.
+
+    Tokens a pass are those of texts from `starts`; costs of a round, of pairs from the `fewer`.
+    """
+    speeds = {}
+    print(f"{'':22} T   tokens a pass   times plain")
+    for name, (draft, T, rule, K) in ours.items():
+        tokens, off = tokens_a_pass(target, draft, starts, T, K, rule)
+        low, middle, high = cost_of_round(target, draft, fewer, T, K, rule)
+        speeds[name] = tokens / middle
+        print(
+            f"{name:22} {T}   {tokens:5.2f} ± {off:.2f}    {tokens / middle:.2f}"
+            f" ({(tokens - off) / high:.2f} to {(tokens + off) / low:.2f})"
+        )
+    return speeds
+
+
+def average_tokens(tree: Tree, p: torch.Tensor) -> float:
+    """The tokens that accept_tree brings for a tree and p (N+1, V), on average over its coins."""
+    rows, q, children = p.numpy(), tree.q.numpy(), tree.children
+
+    def below(node: int, reached: float) -> float:
+        total, left = 0.0, rows[node + 1]
+        for child in children[node + 1]:
+            token = tree.tokens[child]
+            here = reached * min(1.0, left[token] / q[child, token])
+            total += here + below(child, here)
+            reached, left = reached - here, residual(left, q[child])
+        return total
+
+    return 1 + below(-1, 1.0)
+
+
+@torch.inference_mode()
+def at_places(target, draft: Proposer, places: Sequence[Sequence[int]]) -> torch.Tensor:
+    """average_tokens after each of these contexts, at temperature 1."""
+    found = []
+    for i, context in enumerate(places):
+        text = Text(target, context, 40)
+        tree = TREE.draft(draft, text, text.room, Sampling(), RandomSource(i))
+        p, _, _ = TREE.verify(target, text, tree, Sampling(), draft.layers)
+        found.append(average_tokens(tree, p))
+    return torch.tensor(found)
+
+
+@torch.inference_mode()
+def seconds_of(target, draft: Proposer, context: Sequence[int], rows: int) -> dict[str, float]:
+    """Seconds of a pass over "one" row and over all ("wide"), and of the draft's guesses."""
+    text, rng = Text(target, context, 60), RandomSource(0)
+    text.read(draft.layers)
+    one, wide = (torch.zeros(1, n, dtype=torch.int64) for n in (1, rows))
+    calls = {
+        "one": lambda: target(one, past_kvs=text.past_kvs.kept(text.cache_len)),
+        "wide": lambda: target(wide, past_kvs=text.past_kvs.kept(text.cache_len)),
+        "grow": lambda: draft.propose(text, 8, Sampling(), rng),
+    }
+    return in_turn(calls, repeats=20)
+
+
+def written(target, draft, starts: Sequence[Sequence[int]], T: float) -> list[list[int]]:
+    """The starts with 100 tokens more of the target's own, by guesses judged as a block."""
+    steps, texts = replace(CHAIN, accept=RULES["block"]), []
+    for seed, start in enumerate(starts):
+        asked = target, draft, start, 100, 31, Sampling(T), RandomSource(seed)
+        texts.append([*start, *speculative_generate(*asked, steps=steps).tokens])
+    return texts
+
+
+def equal_rows(
+    found: Mapping[str, Sequence[tuple[float, float]]],
+    sizes: Sequence[int],
+    title: str,
+    guess: float | None = None,
+) -> Picture:
+    """{way: [(tokens a pass, error) of each size]} as bars, and printed; NaN: there is none."""
+    means = {name: [m for m, _ in row] for name, row in found.items()}
+    bands = {name: [(m - e, m + e) for m, e in row] for name, row in found.items()}
+    for name, row in found.items():
+        said = (f"{m:5.2f} ± {e:.2f}" if m == m else f"{'–':>6}      " for m, e in row)
+        print(f"{name:17}", "  ".join(said))
+    labels = [f"{n} rows" for n in sizes]
+    return figures.bars(labels, means, title, "", "tokens a pass", guess, spread=bands)
+
+
+def caught(title: str) -> str:
+    """What the check of a bug of the gallery says of it; title: how the bug's begins."""
+    bug = next(bug for bug in BUGS if bug.title.startswith(title))
+    try:
+        (SLOW_CHECKS | SERVING_CHECKS)[bug.caught_by](mutant(bug))
+    except AssertionError as error:
+        return f"{bug.title}: {error}"
+    return f"{bug.title}: nobody sees it"

@@ -1,0 +1,180 @@
+"""Trees of the most promising guesses, grown by one heap, from whatever has q.
+
+Each guess goes where it is likeliest to be kept, as far as that is known before it is made. A guess
+that was made stays. So the tree may follow what was drawn, and yet its output is the target's own;
+and one heap may grow the trees of several texts at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nanogpt.generate import Draft, Proposer, Text, Tree
+from nanogpt.sampling import RandomSource, Sampling
+
+Sure = Callable[[Tensor], float]  # of q (V,): how likely a guess from it is kept
+
+
+class Root(NamedTuple):
+    """Where a tree begins: after(path) is q (V,) after a path of guesses, at most `depth` long."""
+
+    after: Callable[[list[int]], Tensor]
+    depth: int
+    sampling: Sampling
+    rng: RandomSource
+
+
+def best_first(
+    roots: Sequence[Root], nodes: int, vocab_size: int, sure: Sure | None = None
+) -> list[Tree]:
+    """A tree for each root, `nodes` in all: each guess is made where it is likeliest to be kept.
+
+    With `sure`, guesses are drawn, siblings without replacement, and sure(q) says how likely one is
+    kept, before it is drawn. Without, and for a text at temperature 0, each is the likeliest token
+    that is left, its q is one-hot, and its chance is its own q: DDTree (arXiv 2604.12989).
+    """
+    one_hot = torch.eye(vocab_size, dtype=torch.float64)
+    drawn = [sure is not None and root.sampling.temperature > 0 for root in roots]
+    made = [([], [], []) for _ in roots]  # tokens, parents, rows of q
+    waiting, tick = [], itertools.count()  # of equal chances, the first that waited
+
+    def wait(i: int, parent: int, path: list[int], reached: float, q: Tensor) -> None:
+        """One more guess after this path waits to be made: all that is known of it is q."""
+        kept = sure(q) if drawn[i] else float(q.max())
+        if kept > 0:
+            entry = -reached * kept, next(tick), i, parent, path, reached, q, kept
+            heapq.heappush(waiting, entry)
+
+    def open_up(i: int, node: int, path: list[int], reached: float) -> None:
+        """The first child of a node waits."""
+        if len(path) < roots[i].depth:
+            q = roots[i].after(path)
+            wait(i, node, path, reached, roots[i].sampling.of_probs(q) if drawn[i] else q)
+
+    for i in range(len(roots)):
+        open_up(i, -1, [], 1.0)
+    for _ in range(nodes):
+        if not waiting:
+            break
+        _, _, i, parent, path, reached, q, kept = heapq.heappop(waiting)
+        token = roots[i].rng.categorical(q) if drawn[i] else int(q.argmax())
+        tokens, parents, rows = made[i]
+        tokens.append(token)
+        parents.append(parent)
+        rows.append(q if drawn[i] else one_hot[token])
+        open_up(i, len(tokens) - 1, [*path, token], reached * kept)
+        left = q.clone()  # for the next sibling, if this one is rejected
+        left[token] = 0
+        if left.any():
+            wait(i, parent, path, reached * (1 - kept), left / left.sum())
+    return [Tree(*tree, torch.stack(rows) if rows else one_hot[:0]) for *tree, rows in made]
+
+
+class Growing(Proposer):
+    """Proposes a tree of `nodes` guesses, grown by best_first from its root; sure as there.
+
+    Raises ValueError for fewer than 1 node.
+    """
+
+    def __init__(self, vocab_size: int, nodes: int, sure: Sure | None = None):
+        if nodes < 1:
+            raise ValueError(f"nodes is {nodes}; it must be at least 1")
+        self.vocab_size, self.nodes, self.sure = vocab_size, nodes, sure
+
+    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+        """Where the text's next tree begins; it may be `most` deep."""
+        raise NotImplementedError
+
+    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+        """A tree at most `most` deep, q (N, V)."""
+        root = self.root(text, most, sampling, rng)
+        return best_first([root], self.nodes, self.vocab_size, self.sure)[0]
+
+
+class BestFirst(Growing):
+    """The most promising guesses of a draft with get_probs."""
+
+    def __init__(self, draft: Draft, nodes: int, sure: Sure | None = None):
+        super().__init__(draft.vocab_size, nodes, sure)
+        self.draft = draft
+        self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
+
+    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+        """The draft is asked about the text and the path."""
+        own = text.memory(self, self.new)
+        return Root(lambda path: own.get_probs([*text.tokens, *path]), most, sampling, rng)
+
+
+class BlockTree(Growing):
+    """The most promising guesses of a block drafter, as deep as its block, from one pass of it.
+
+    block: a BlockDraft. If it is told the token before (markov), so is a node of its parent's
+    (JetSpec's head, arXiv 2606.18394, is told the whole path); otherwise all nodes of a depth have
+    the same q, as in DDTree. Raises ValueError as Growing does.
+    """
+
+    reads = True  # the hidden states
+
+    def __init__(self, block, nodes: int, sure: Sure | None = None):
+        super().__init__(block.vocab_size, nodes, sure)
+        self.block, self.layers = block, block.layers
+
+    @torch.no_grad()
+    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+        """The drafter's pass is made now, and q of each place after each token it may follow.
+
+        (K V V) numbers: nothing for 65 letters. With many tokens, ask for the rows one by one.
+        """
+        if text.hidden is None or most < 1:
+            return Root(lambda path: None, 0, sampling, rng)
+        block, current = self.block, text.tokens[-1]
+        before = torch.tensor([current], device=text.hidden.device)
+        logits = block.lm_head(block.drafter(block.seen(text)[None], before)[0])[:, None]
+        if block.markov:
+            tokens = torch.arange(self.vocab_size, device=text.hidden.device)
+            logits = block.drafter.corrected(logits, tokens)
+        q = Sampling().probs(logits)  # (K, V, V), or (K, 1, V) where nobody is told
+
+        def after(path: list[int]) -> Tensor:
+            return q[len(path), [current, *path][-1] if block.markov else 0]
+
+        return Root(after, min(block.K, most), sampling, rng)
+
+
+class Recycling(Growing):
+    """What the target said the last time it read the same token: guesses from its own rows.
+
+    Each pass has a row of p for every token that it read, of rejected guesses as well; of the
+    newest one, the `k` likeliest are kept (Luo et al. 2024, arXiv 2408.08696, who keep no p, and
+    fill a tree of one fixed shape). The table is the text's own, and gone when the text is.
+    Raises ValueError as Growing does, and for k below 1.
+    """
+
+    def __init__(self, vocab_size: int, nodes: int = 16, k: int = 8):
+        super().__init__(vocab_size, nodes)
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be at least 1")
+        self.k, self.nothing = min(k, vocab_size), torch.zeros(vocab_size, dtype=torch.float64)
+
+    def learn(self, text: Text) -> dict[int, Tensor]:
+        """{token: q (V,)} of each token that a pass has read, from its newest row."""
+        known = text.memory(self, lambda: {"rounds": 0, "place": text.n_prompt - 1, "rows": {}})
+        for done in text.rounds[known["rounds"] :]:
+            read = [text.tokens[known["place"]], *done.candidates]
+            for token, p in zip(read, done.target_probs, strict=True):
+                few = p.topk(self.k)
+                known["rows"][token] = self.nothing.scatter(0, few.indices, few.values)
+            known["place"] += len(done.emitted)
+        known["rounds"] = len(text.rounds)
+        return known["rows"]
+
+    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+        """A path goes on as its last token did; after a token that was not read, it ends."""
+        rows, last = self.learn(text), text.tokens[-1]
+        return Root(lambda path: rows.get([last, *path][-1], self.nothing), most, sampling, rng)

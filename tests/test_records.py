@@ -1,0 +1,484 @@
+"""Chapter 35: trees by one heap, one budget for all, a hybrid, recycled rows; and its page."""
+
+import copy
+import itertools
+import math
+import re
+from dataclasses import replace
+
+import nbformat
+import pytest
+import torch
+from torch import nn
+
+from nanogpt import checkpoint
+from nanogpt.arena import referee
+from nanogpt.constraints import Constraints, complete
+from nanogpt.course import chapter_35
+from nanogpt.drafts import ngram, parallel
+from nanogpt.drafts.adaptive import load_stop
+from nanogpt.drafts.best import BestFirst, BlockTree, Recycling, Root, best_first
+from nanogpt.drafts.hybrid import Hybrid, repeats
+from nanogpt.drafts.lookup import SuffixDraft
+from nanogpt.drafts.protocol import Chain
+from nanogpt.fused import TARGETS, FusedLanguageModel
+from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import Led, random_draft, toy_target
+from nanogpt.rules import accept_traversal, accept_tree
+from nanogpt.same import SAME_TREE, SameDice
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.batch import Seat, batch_generate
+from nanogpt.serving.budget import BudgetServer, budget_generate, share
+from nanogpt.serving.paged import on_pool
+from nanogpt.serving.server import Server
+from nanogpt.tree import TREE, tree_generate, tree_rounds
+from tests.series import ROOT
+
+SAMPLINGS = Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)
+
+
+def sure(q):
+    """How likely a guess is kept, says somebody who does not know."""
+    return float(q.max()) ** 0.5
+
+
+def wild_block(target, K=2):
+    """A block drafter with random weights, in float64."""
+    drafter = parallel.BlockDrafter(target.config, (1,), K=K, reach=3, rank=2).double()
+    generator = torch.Generator().manual_seed(0)
+    for weight in drafter.parameters():
+        nn.init.normal_(weight, generator=generator)
+    return drafter.requires_grad_(False)
+
+
+def drafts_of(V, target, nodes=3):
+    """{name: a draft} of each kind that this chapter builds."""
+    draft, drafter = random_draft(V), wild_block(target)
+    drawn, told = BestFirst(draft, nodes, sure), parallel.BlockDraft(target, drafter)
+    return {
+        "fixed": BestFirst(draft, nodes),
+        "drawn": drawn,
+        "block fixed": BlockTree(told, nodes),
+        "block drawn": BlockTree(told, nodes, sure),
+        "block apart": BlockTree(parallel.BlockDraft(target, drafter, markov=False), nodes, sure),
+        "recycling": Recycling(V, nodes, 2),
+        "hybrid": Hybrid(lambda context: repeats(context, 1), Chain(SuffixDraft(V)), drawn),
+    }
+
+
+@pytest.mark.parametrize("name", drafts_of(2, toy_target(2, 8)))
+@pytest.mark.parametrize("rule", [accept_tree, accept_traversal])
+def test_the_output_is_the_targets_own(name, rule):
+    """By enumeration of the real loop, over a restart; drawn siblings are among the guesses."""
+    target = toy_target(2, 4, seed=1)
+    draft, steps = drafts_of(2, target)[name], replace(TREE, accept=rule)
+    for sampling in SAMPLINGS:
+        made = enumerate_outcomes(
+            lambda rng, sampling=sampling: tuple(
+                tree_generate(target, draft, [0, 1], 4, sampling, rng, steps=steps).tokens
+            )
+        )
+        off = total_variation(made, exact_continuations(target, 4, sampling))
+        assert off < 1e-12, (name, sampling, off)
+
+
+@pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
+@pytest.mark.parametrize("form", TARGETS)
+def test_greedy_texts_are_the_targets_own(name, form):
+    target = TARGETS[form](toy_target(5, 8, seed=2))
+    draft = drafts_of(5, target, nodes=6)[name]
+    own = autoregressive_generate(target, [0, 1, 2], 30, Sampling(0)).tokens
+    made = tree_generate(target, draft, [0, 1, 2], 30, Sampling(0))
+    assert made.tokens == own
+
+
+def test_a_fixed_tree_holds_the_likeliest_paths():
+    """As a list of all paths has them, for random rows; and in the order of their worth."""
+    V, depth, generator = 4, 3, torch.Generator().manual_seed(0)
+    for _ in range(5):
+        rows = {
+            path: torch.rand(V, generator=generator, dtype=torch.float64)
+            for d in range(depth)
+            for path in itertools.product(range(V), repeat=d)
+        }
+        rows = {path: q / q.sum() for path, q in rows.items()}
+        root = Root(lambda path, rows=rows: rows[tuple(path)], depth, Sampling(), None)
+        (tree,) = best_first([root], 20, V)
+        right = chapter_35.worths(lambda path, rows=rows: rows[tuple(path)].tolist(), depth)
+        paths = []
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        values = [right[path] for path in paths]
+        assert values == pytest.approx(sorted(right.values(), reverse=True)[:20])
+        assert tree.q.argmax(-1).tolist() == tree.tokens and tree.q.sum() == 20
+
+
+def test_fewer_nodes_are_the_beginning_of_more():
+    target = toy_target(5, 16)
+    for sharp in (None, sure):
+        text = Text(target, [0, 1], 9)
+        small, large = (
+            BestFirst(random_draft(5), n, sharp).propose(text, 6, Sampling(), RandomSource(3))
+            for n in (4, 12)
+        )
+        assert large.tokens[:4] == small.tokens and large.parents[:4] == small.parents
+
+
+def test_drawn_siblings_come_from_what_is_left():
+    """Each q is that of its place without its earlier siblings; and there are siblings."""
+    text, draft = Text(toy_target(5, 16), [0, 1], 9), random_draft(5)
+    tree = BestFirst(draft, 12, sure).propose(text, 4, Sampling(), RandomSource(0))
+    assert not tree.is_chain
+    for parent, children in enumerate(tree.children):
+        context = text.tokens[-1] if parent == 0 else tree.tokens[parent - 1]
+        left = draft.get_probs([context]).clone()
+        for child in children:
+            assert torch.allclose(tree.q[child], left / left.sum(), atol=1e-12)
+            left[tree.tokens[child]] = 0
+
+
+def test_guesses_of_a_sampling_are_drawn_by_it():
+    text, draft = Text(toy_target(5, 16), [0, 1], 9), random_draft(5)
+    tree = BestFirst(draft, 1, sure).propose(text, 4, Sampling(0.5), RandomSource(0))
+    assert torch.allclose(tree.q[0], Sampling(0.5).of_probs(draft.get_probs([1])), atol=1e-12)
+
+
+def test_a_guess_is_made_where_it_is_likeliest_to_be_kept():
+    """Two texts, by hand: the sure one gets the second guess before the other gets its first."""
+    rows = [torch.tensor(q).double() for q in ([0.9, 0.1], [0.6, 0.4])]
+
+    def lengths(nodes):
+        roots = [Root(lambda path, q=q: q, 3, Sampling(), Led([0, 0, 0])) for q in rows]
+        made = best_first(roots, nodes, 2, sure=lambda q: float(q.max()))
+        return [len(tree.tokens) for tree in made]
+
+    assert [lengths(n) for n in (1, 2, 3, 4)] == [[1, 0], [2, 0], [3, 0], [3, 1]]  # .729, then .6
+
+
+def test_a_told_block_tree_has_the_chains_q():
+    """Whatever path is asked about: q as BlockDraft has it after the same token."""
+    target = toy_target(5, 16, seed=1)
+    drafter = wild_block(target, K=3)
+    text = Text(target, [0, 1, 2], 9)
+    text.read(drafter.layers)
+    root = BlockTree(parallel.BlockDraft(target, drafter), 5).root(text, 9, Sampling(), None)
+    assert root.depth == 3
+    for tokens in itertools.product(range(5), repeat=3):
+        chain = parallel.BlockDraft(target, drafter).propose(text, 3, Sampling(), Led(tokens))
+        for i in range(3):
+            assert torch.allclose(root.after(list(tokens[:i])), chain.q[i], atol=1e-9)
+
+
+def test_old_rows_are_those_of_the_newest_pass():
+    """Of each token that was read, by hand from the rounds; rejected guesses, too."""
+    target = toy_target(5, 8)
+    draft, text = Recycling(5, 4, k=3), Text(target, [0, 1, 2], 20)
+    seen, place = {}, 2
+    for done in tree_rounds(text, draft, Sampling(), RandomSource(1)):
+        read = [text.tokens[place], *done.candidates]
+        seen |= dict(zip(read, done.target_probs, strict=True))
+        place += len(done.emitted)
+        rows = draft.learn(text)
+        assert rows.keys() == seen.keys()
+        for token, p in seen.items():
+            best = p.sort(descending=True).indices[:3]
+            assert torch.equal(rows[token].nonzero().flatten(), best.sort().values)
+            assert torch.equal(rows[token][best], p[best])
+    assert any(not set(r.candidates) <= set(r.emitted) for r in text.rounds)
+
+
+def test_what_is_recycled_stays_with_its_text():
+    """One draft for two texts in a batch is what two drafts are."""
+    target, prompts = toy_target(5, 16), [[0, 1], [3, 2, 4]]
+    one = batch_generate(target, Recycling(5, 4), prompts, 12)
+    each = batch_generate(target, [Recycling(5, 4), Recycling(5, 4)], prompts, 12)
+    alone = [
+        tree_generate(target, Recycling(5, 4), prompt, 12, rng=RandomSource(b))
+        for b, prompt in enumerate(prompts)
+    ]
+    assert [m.tokens for m in one] == [m.tokens for m in each] == [m.tokens for m in alone]
+
+
+@pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
+def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
+    """At temperature 0 and 1: the same texts, and as many rounds."""
+    target = toy_target(5, 8, seed=3)
+    prompts = [[0, 1], [3, 2, 4, 1], [2]]
+    for sampling in (Sampling(0), Sampling()):
+        draft = drafts_of(5, target, nodes=5)[name]
+        alone = [
+            tree_generate(target, draft, prompt, 14, sampling, RandomSource(b))
+            for b, prompt in enumerate(prompts)
+        ]
+        others = [batch_generate(target, draft, prompts, 14, samplings=sampling)]
+        server, served = Server(target, draft, seed=0), {}
+        for b, prompt in enumerate(prompts):
+            server.submit(prompt, 14, sampling, RandomSource(b))
+        while len(served) < 3:
+            served |= server.step()
+        if draft.reads:  # a server's first round after a read is without such guesses
+            assert sampling.temperature or [served[b].tokens for b in range(3)] == [
+                made.tokens for made in alone
+            ]
+        else:
+            others.append([served[b] for b in range(3)])
+        for made in others:
+            assert [m.tokens for m in made] == [m.tokens for m in alone]
+            assert [m.target_passes for m in made] == [m.target_passes for m in alone]
+
+
+# One budget
+
+
+def joint(decode, requests):
+    """The law of two texts together, beside the product of what each is alone."""
+    target = toy_target(2, 4, seed=1)
+    singles = [
+        enumerate_outcomes(
+            lambda rng, request=request: tuple(
+                autoregressive_generate(target, *request, rng=rng).tokens
+            )
+        )
+        for request in requests
+    ]
+    product = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
+    return total_variation(enumerate_outcomes(lambda rng: decode(target, rng)), product)
+
+
+REQUESTS = [([0, 1], 2, Sampling()), ([1], 3, Sampling(0.5))]
+
+
+@pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
+def test_two_texts_under_one_budget_are_independent(name):
+    def decode(target, rng):
+        draft = drafts_of(2, target)[name]
+        made = budget_generate(target, draft, *zip(*REQUESTS, strict=True), rngs=[rng, rng])
+        return tuple(tuple(text.tokens) for text in made)
+
+    assert joint(decode, REQUESTS) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fixed", "drawn"])
+def test_two_requests_of_a_server_under_one_budget_are_independent(name):
+    def decode(target, rng):
+        server, made = BudgetServer(target, drafts_of(2, target)[name], rows=2, seed=0), {}
+        for request in REQUESTS:
+            server.submit(*request, rng)
+        while len(made) < 2:
+            made |= server.step()
+        return tuple(tuple(made[b].tokens) for b in range(2))
+
+    assert joint(decode, REQUESTS) < 1e-12
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_server_makes_no_more_guesses_than_its_budget(pool):
+    """A pass has `nodes` guesses in all, unevenly; greedy texts are the target's own."""
+    plain = toy_target(5, 8, seed=3)
+    target = on_pool(plain, blocks=40, size=2) if pool else plain
+    server, made = BudgetServer(target, BestFirst(random_draft(5), 6), seed=0), {}
+    prompts = [[0, 1], [3, 2, 4, 1], [2]]
+    for prompt in prompts:
+        server.submit(prompt, 14, Sampling(0))
+    counts = []
+    while len(made) < 3:
+        before = {r.id: len(r.rounds) for r in server.requests}
+        known = {r.id: r for r in server.requests}
+        made |= server.step()
+        new = [known[i].rounds[-1] for i, n in before.items() if len(known[i].rounds) > n]
+        counts.append([len(r.candidates) for r in new])
+    assert all(sum(count) <= 6 for count in counts)
+    assert any(len(count) == 3 and len(set(count)) > 1 for count in counts)
+    for b, prompt in enumerate(prompts):
+        own = autoregressive_generate(plain, prompt, 14, Sampling(0)).tokens
+        assert made[b].tokens == own
+
+
+def test_a_budget_server_preempts_as_the_server_does():
+    """In a cache that is too small for all, greedy texts are what they are alone."""
+    target, draft = toy_target(5, 8, seed=3), BestFirst(random_draft(5), 4, sure)
+    server, made = BudgetServer(target, draft, capacity=12, rows=3, seed=0), {}
+    prompts = [[0, 1], [3, 2, 4, 1], [2]]
+    for prompt in prompts:
+        server.submit(prompt, 12, Sampling(0))
+    lost = 0
+    while len(made) < 3:
+        requests = server.requests
+        made |= server.step()
+        lost += sum(request.preempted for request in requests)
+    assert lost
+    for b, prompt in enumerate(prompts):
+        assert made[b].tokens == autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
+
+
+@pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
+def test_one_text_under_a_budget_is_what_it_is_alone(name):
+    """Over restarts of the window, with guesses in the round after each; round for round."""
+    target = toy_target(5, 8, seed=3)
+    for sampling in (Sampling(0), Sampling()):
+        draft = drafts_of(5, target, nodes=5)[name]
+        (made,) = budget_generate(target, draft, [[0, 1]], 25, sampling, [RandomSource(4)])
+        alone = tree_generate(target, draft, [0, 1], 25, sampling, RandomSource(4))
+        assert made.tokens == alone.tokens
+        assert [r.candidates for r in made.rounds] == [r.candidates for r in alone.rounds]
+
+
+def test_who_gets_no_place_in_a_pass_takes_no_guesses_from_others():
+    """Where the server's own budget is tight, those that have room still guess."""
+    target, made = toy_target(5, 16, seed=3), {}
+    server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=7, rows=3, seed=0)
+    for prompt in ([0, 1], [3], [2]):
+        server.submit(prompt, 9, Sampling(0))
+    while len(made) < 3:
+        made |= server.step()
+    guesses = [len(r.candidates) for m in made.values() for r in m.rounds]
+    assert max(guesses) == 4 and 0 in guesses
+
+
+def test_the_same_dice_write_the_same_text_in_a_budget_server():
+    """A request that drafts in a way of its own does so; its neighbour shares."""
+    target, made = toy_target(5, 16, seed=3), {}
+    server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), seed=0)
+    server.submit([0, 1], 12, Sampling(), SameDice(7, 2), steps=SAME_TREE)
+    server.submit([3], 12, Sampling(0))
+    while len(made) < 2:
+        made |= server.step()
+    assert made[0].tokens == autoregressive_generate(target, [0, 1], 12, rng=SameDice(7, 2)).tokens
+    assert made[1].tokens == autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+
+
+def test_constraints_hold_in_a_budget_server():
+    target, made = toy_target(5, 16, seed=3), {}
+    asked = Constraints(presence=1.5, bias={2: 0.7})
+    server = BudgetServer(target, BestFirst(random_draft(5), 6, sure), seed=0)
+    for prompt in ([0, 1], [3]):
+        server.submit(prompt, 12, Sampling(0), constraints=asked)
+    while len(made) < 2:
+        made |= server.step()
+    for b, prompt in enumerate(([0, 1], [3])):
+        own = complete(target, prompt, 12, asked, sampling=Sampling(0))
+        assert made[b].tokens == own.tokens
+        assert own.tokens != autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
+
+
+def test_one_budget_is_as_large_as_even_shares():
+    target, draft = toy_target(5, 16), BestFirst(random_draft(5), 9, sure)
+    seats = [
+        Seat(Text(target, prompt, 9), draft, Sampling(), RandomSource(b))
+        for b, prompt in enumerate([[0, 1], [3], [2, 2]])
+    ]
+    assert sum(len(tree.tokens) for tree in share(draft, seats, 9)) == 9
+
+
+# A hybrid
+
+
+def test_a_hybrid_asks_one_of_the_two_and_the_context_says_which():
+    target = toy_target(5, 16)
+    hybrid = Hybrid(repeats, Chain(SuffixDraft(5), 2), Chain(random_draft(5), 2))
+    again = Text(target, [0, 1, 2, 3, 4, 0, 1, 2, 3], 9)
+    tree = hybrid.propose(again, 9, Sampling(), RandomSource(0))
+    assert tree.tokens == [4, 0] and tree.q.max() == 1
+    new = Text(target, [0, 1, 2, 3, 4, 0, 1, 2, 2], 9)
+    assert hybrid.propose(new, 9, Sampling(), RandomSource(0)).q.max() < 1
+
+
+def test_what_repeats():
+    assert repeats([1, 2, 3, 4, 9, 1, 2, 3, 4]) and repeats([1, 1, 1, 1, 1])
+    assert not repeats([1, 2, 3, 4]) and not repeats([1, 2, 3, 4, 9, 2, 3, 4])
+    assert repeats([1, 2, 1], 1) and not repeats([1, 2, 3], 1)
+
+
+def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
+    target, tokenizer = checkpoint.load()
+    fused, V = FusedLanguageModel(target), target.config.vocab_size
+    refrain = tokenizer.encode("When that I was a boy, I sang all day.\n" * 2)
+    tree = BlockTree(parallel.BlockDraft(fused, parallel.load_block()), 8)
+    hybrid = Hybrid(repeats, Chain(SuffixDraft(V), 8), tree)
+    made = [
+        tree_generate(fused, draft, refrain, 60, Sampling(0))
+        for draft in (hybrid, Chain(SuffixDraft(V), 8))
+    ]
+    assert made[0].tokens_per_pass > made[1].tokens_per_pass
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
+        (lambda: Recycling(3, 2, 0), "k is 0"),
+        (lambda: Recycling(3, 0), "nodes is 0"),
+        (
+            lambda: Hybrid(repeats, Chain(SuffixDraft(3)), Chain(random_draft(4))),
+            "3 tokens and the other 4",
+        ),
+    ],
+)
+def test_bad_numbers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# The real target
+
+
+def test_the_shipped_block_makes_a_tree_of_the_targets_own_text():
+    target, tokenizer = checkpoint.load()
+    exact = copy.deepcopy(target).double()
+    draft = BlockTree(parallel.BlockDraft(exact, parallel.load_block().double()), 12)
+    prompt = tokenizer.encode("ROMEO:")
+    own = autoregressive_generate(exact, prompt, 150, Sampling(0)).tokens
+    made = tree_generate(exact, draft, prompt, 150, Sampling(0))
+    assert made.tokens == own and made.tokens_per_pass > 2
+
+
+def test_the_arena_lets_the_chapters_entry_race(tmp_path):
+    nb = nbformat.read(ROOT / "notebooks" / "35_records.ipynb", 4)
+    entry = next(
+        code
+        for cell in nb.cells
+        for code in re.findall(r"```python\n(.*?)```", cell.source, re.DOTALL)
+        if "make_draft" in code
+    )
+    (tmp_path / "mine.py").write_text(entry)
+    house = referee.open_arena()
+    seen = dict(referee.judge(referee.enter(tmp_path / "mine.py", house), house))
+    assert seen.keys() == {"trees", "exact", "greedy"}
+
+
+def rows_of(name):
+    """{method: (tokens a pass, error)} as a chapter's stored page has them."""
+    nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
+    printed = "\n".join(o.text for c in nb.cells for o in c.get("outputs", []) if "text" in o)
+    found = re.findall(r"^(\d\d [a-z ,]+?) +(\d.*)$", printed, re.MULTILINE)
+    return {method: re.findall(r"\d+\.\d\d ± \d+\.\d\d", row) for method, row in found}
+
+
+def test_the_method_pages_of_22_and_35_agree():
+    """Their texts, seeds and code are the same; so are the rows that stand in both."""
+    old, new = rows_of("22_parallel_drafters"), rows_of("35_records")
+    both = old.keys() & new.keys()
+    assert both == {"22 block, told", "17 table, blocks"}
+    for method in both:
+        assert new[method][0] == old[method][-1], method
+
+
+def test_the_average_tokens_are_what_comes_out_on_average():
+    """The sum over a tree's nodes, beside the enumeration of the rule."""
+    target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
+    text = Text(target, [0, 1], 5)
+    tree = draft.propose(text, 3, Sampling(), RandomSource(0))
+    p, _, _ = TREE.verify(target, text, tree, Sampling())
+    lengths = enumerate_outcomes(lambda rng: 1 + len(accept_tree(tree, p, rng)[0]))
+    right = sum(n * chance for n, chance in lengths.items())
+    assert math.isclose(chapter_35.average_tokens(tree, p), right, abs_tol=1e-9)
+
+
+def test_the_shipped_stop_serves_the_table():
+    """sure is asked of q alone; the shipped one tells easy places from hard ones."""
+    stop, table = load_stop(), ngram.load()
+    even = torch.full((table.vocab_size,), 1 / table.vocab_size, dtype=torch.float64)
+    certain = torch.eye(table.vocab_size, dtype=torch.float64)[3]
+    assert 0 < stop(even) < stop(certain) < 1
