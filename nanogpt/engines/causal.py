@@ -63,21 +63,23 @@ def check_trimmable(model, window: int | None) -> None:
     """
     name, has = type(model).__name__, model.config
     if "local" in getattr(has, "attention_layers", ()) and (window or 0) > has.window_size:
-        raise ValueError(f"some layers of {name} see {has.window_size} tokens; give that as window")
+        raise ValueError(f"a layer of {name} sees {has.window_size} tokens: give that window")
     for number, layer in enumerate(quiet().DynamicCache(config=model.config).layers):
         kind, slides = type(layer).__name__, getattr(layer, "sliding_window", None)
         if "Linear" in kind:
             raise ValueError(
-                f"layer {number} of {name} keeps a state, not an entry for each token, so no "
-                "rejected guess can be trimmed from it; chapter 33 has three ways back"
+                f"layer {number} of {name} keeps a state, not an entry for each "
+                "token, so no rejected guess can be trimmed from it; chapter 33 has "
+                "three ways back"
             )
         if slides is not None and (window is None or slides < window):
             raise ValueError(
-                f"layer {number} of {name} drops what is {slides} tokens back, and no trim brings "
-                f"it again; with window={slides} or less, it never drops any"
+                f"layer {number} of {name} drops what is {slides} tokens back, and "
+                f"no trim brings it again; with window={slides} or less, it never "
+                "drops any"
             )
         if slides is None and kind != "DynamicLayer":
-            raise ValueError(f"layer {number} of {name} has a {kind}, which is not trimmed here")
+            raise ValueError(f"layer {number} of {name} has a {kind}: no trim is known")
 
 
 class CausalModel(GPTLanguageModel):
@@ -101,8 +103,8 @@ class CausalModel(GPTLanguageModel):
         attention = model.config._attn_implementation
         if attention not in TAKES_MASKS:
             raise ValueError(
-                f"attention {attention!r} takes no mask of a tree's; load the model with "
-                f"attn_implementation={TAKES_MASKS[0]!r} or {TAKES_MASKS[1]!r}"
+                f"attention {attention!r} takes no mask of a tree's; load the model "
+                f"with attn_implementation={TAKES_MASKS[0]!r} or {TAKES_MASKS[1]!r}"
             )
         self.lm_head, self.ln_f = model.get_output_embeddings(), nn.Identity()
         V, C = self.lm_head.weight.shape
@@ -139,9 +141,7 @@ class CausalModel(GPTLanguageModel):
             raise ValueError(f"{name} does not return an entry of each token in each layer")
         most = BOUNDS[self.dtype]
         if relative(self.lm_head(hidden), whole) > most:
-            raise ValueError(
-                f"{name} scales or caps its logits after lm_head, which is not done here"
-            )
+            raise ValueError(f"{name} scales or caps its logits, which is not done here")
         if relative(tree[:, 2], parts[0]) > most or relative(tree[:, 3], parts[1]) > most:
             raise ValueError(f"{name} does not heed the mask or the positions of a tree")
 
