@@ -36,12 +36,13 @@ and a folder for each further question:
     measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a
                                      service measures; sizing, configs
     engines/     is theirs right?    export, adapters, audit; endpoint: over HTTP, on any model;
-                                     serve: a server to try that on
+                                     serve: a server to try that on; causal, own: any model of
+                                     transformers as a target, and does it hold
     arena/       is yours better?    template: start your own draft here; referee, race, and
                                      what judges the race: inquiry, seal
     course/      the exercises       of each chapter its judge and its drawings; how far a reader
                                      is: progress, judged, needed
-    commands/    course, demo, size, load; `nanogpt --help` lists every command
+    commands/    course, demo, check, size, load; `nanogpt --help` lists every command
 
 Each file of the core, and each folder, imports only what stands above it.
 """

@@ -69,8 +69,8 @@ def check_trimmable(model, window: int | None) -> None:
         if "Linear" in kind:
             raise ValueError(
                 f"layer {number} of {name} keeps a state, not an entry for each "
-                "token, so no rejected guess can be trimmed from it; chapter 33 has "
-                "three ways back"
+                "token, so no rejected guess can be trimmed from it; chapter 33 "
+                "has three ways back"
             )
         if slides is not None and (window is None or slides < window):
             raise ValueError(
@@ -103,8 +103,9 @@ class CausalModel(GPTLanguageModel):
         attention = model.config._attn_implementation
         if attention not in TAKES_MASKS:
             raise ValueError(
-                f"attention {attention!r} takes no mask of a tree's; load the model "
-                f"with attn_implementation={TAKES_MASKS[0]!r} or {TAKES_MASKS[1]!r}"
+                f"attention {attention!r} takes no mask of a tree's; load the "
+                f"model with attn_implementation={TAKES_MASKS[0]!r} or "
+                f"{TAKES_MASKS[1]!r}"
             )
         self.lm_head, self.ln_f = model.get_output_embeddings(), nn.Identity()
         V, C = self.lm_head.weight.shape
