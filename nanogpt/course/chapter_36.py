@@ -129,6 +129,7 @@ def answer(mine: Callable, tokens: list[int], past) -> tuple[list[int], tuple]:
     assert not isinstance(new, Ledger), (
         "the past is the ledger itself, which the next pass changes: return its entries"
     )
+    assert hasattr(outputs, "__len__"), f"{outputs!r} came for the outputs: return a list"
     return list(outputs), new
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import first, keep_path
+from nanogpt.engines import endpoint
 from nanogpt.engines.causal import BOUNDS, relative
-from nanogpt.engines.endpoint import Report, Told, judge
 from nanogpt.generate import Generation, Text, Tree, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.statistics import LEVEL
@@ -171,7 +171,7 @@ def greedy(target: GPTLanguageModel, decode: Decode, prompt: Sequence[int], n: i
 @torch.no_grad()
 def told(
     target: GPTLanguageModel, prompt: Sequence[int], texts: Sequence[Sequence[int]]
-) -> list[list[Told]]:
+) -> list[list[endpoint.Told]]:
     """Of each text's tokens: its log-probability, and the likeliest ones' (`engines.endpoint`).
 
     All in passes that draw nothing. The texts are of one length.
@@ -185,7 +185,7 @@ def told(
         rows = []
         for token, row, numbers, values in zip(text, logs, top.indices, top.values, strict=True):
             named = zip(map(str, numbers.tolist()), values.tolist(), strict=True)
-            rows.append(Told(str(token), float(row[token]), dict(named)))
+            rows.append(endpoint.Told(str(token), float(row[token]), dict(named)))
         made.append(rows)
     return made
 
@@ -198,13 +198,13 @@ def sampled(
     samples: int,
     who: str,
     level: float = LEVEL,
-) -> Report:
+) -> endpoint.Report:
     """The χ² tests of each place and of all, of so many texts of n tokens, at temperature 1.
 
     Raises ValueError if they are too few for a test.
     """
     texts = [decode(prompt, n, RAW, RandomSource(seed)).tokens for seed in range(samples)]
-    return judge(told(target, prompt, texts), RAW, level, who, "read again")
+    return endpoint.judge(told(target, prompt, texts), RAW, level, who, "read again")
 
 
 def bound_of(model: GPTLanguageModel) -> float:

@@ -87,7 +87,7 @@ def my_pass(engine, Ledger, tokens, past):
             "does the engine see",
         ),
         (changed(PASS, "tuple(tuple(layer) for layer in ledger.layers)", "past"), "is no past"),
-        (changed(PASS, "return outputs, tuple", "return tuple"), "not (outputs, past)"),
+        (changed(PASS, "return outputs, tuple", "return tuple"), "the outputs are"),
         (
             changed(PASS, "tuple(layer) for", "tuple(layer[:-1]) for"),
             "entries in its layers after 8 tokens",
