@@ -27,21 +27,22 @@ and a folder for each further question:
     show/        pictures            figures, and the kit of diagrams
     drafts/      who guesses?        bigram, n-grams, lookup, lookahead, a transformer, one that
                                      reads byte pairs, the target itself, parallel heads (Medusa)
-                                      and blocks, EAGLE, ahead, grown trees, best-first trees,
-                                      hybrids, adaptive K, learning while serving; shipped: those
-                                      that come with it
+                                     and blocks, EAGLE, ahead, grown trees, best-first trees,
+                                     hybrids, adaptive K, learning while serving; shipped: those
+                                     that come with it
     serving/     many at once?       batch, server, paged cache, one budget of guesses for all
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
     measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a
                                      service measures; sizing, configs
     engines/     is theirs right?    export, adapters, audit; endpoint: over HTTP, on any model;
-                                     serve: a server to try that on
+                                     serve: a server to try that on; causal: models of
+                                     transformers as our targets and drafts
     arena/       is yours better?    template: start your own draft here; referee, race, and
                                      what judges the race: inquiry, seal
     course/      the exercises       of each chapter its judge and its drawings; how far a reader
                                      is: progress, judged, needed
-    commands/    course, demo, size, load; `nanogpt --help` lists every command
+    commands/    course, demo, size, load, check; `nanogpt --help` lists every command
 
 Each file of the core, and each folder, imports only what stands above it.
 """
