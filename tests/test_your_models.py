@@ -6,7 +6,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from nanogpt import checkpoint  # noqa: E402
-from nanogpt.commands import check  # noqa: E402
+from nanogpt.commands import check, demo  # noqa: E402
 from nanogpt.drafts.grown import Grown  # noqa: E402
 from nanogpt.engines.causal import CausalModel, load, load_pair  # noqa: E402
 from nanogpt.engines.export import export_pair  # noqa: E402
@@ -121,3 +121,17 @@ def test_no_folder_no_model(tmp_path):
     for name in (tmp_path / "nothing", "./nothing"):
         with pytest.raises(OSError, match=r"no folder .*nothing'; give one"):
             load_pair(name)
+
+
+def test_the_demo_shows_any_pair(pair, capsys):
+    asked = ["--model", str(pair / "target"), "--tokens", "20", "--temperature", "0"]
+    for draft, said in (([], "lookup draft, K = 4"), (["--draft", str(pair / "draft")], "K = 4")):
+        demo.main([*asked, *draft])
+        out = capsys.readouterr().out
+        assert said in out and "speculative: 20 tokens in" in out and "accepted" in out
+        text = [part.split("\n", 1)[1] for part in out.split("--- ")[1:]]
+        assert text[1].startswith(text[0].rstrip()), "greedy: both decoders write the same"
+    demo.main([*asked, "--tree", "2", "1"])
+    assert "a tree of widths 2 1" in capsys.readouterr().out
+    with pytest.raises(OSError, match="no folder"):
+        demo.main([*asked, "--draft", "./nothing"])
