@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
 
 def of_ours(given: argparse.Namespace) -> Pair:
-    """The shipped target, and the draft that was asked for."""
+    """The shipped target, and the draft that was asked for. Raises ValueError for another name."""
     if given.draft not in NAMES:
         raise ValueError(f"no draft {given.draft!r}; use one of {', '.join(NAMES)}")
     target, tokenizer = checkpoint.load(device=given.device)
