@@ -27,9 +27,9 @@ and a folder for each further question:
     show/        pictures            figures, and the kit of diagrams
     drafts/      who guesses?        bigram, n-grams, lookup, lookahead, a transformer, one that
                                      reads byte pairs, the target itself, parallel heads (Medusa)
-                                      and blocks, EAGLE, ahead, grown trees, best-first trees,
-                                      hybrids, adaptive K, learning while serving; shipped: those
-                                      that come with it
+                                     and blocks, EAGLE, ahead, grown trees, best-first trees,
+                                     hybrids, adaptive K, learning while serving; shipped: those
+                                     that come with it
     serving/     many at once?       batch, server, paged cache, one budget of guesses for all
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs

@@ -424,12 +424,20 @@ def test_a_greedy_text_that_parts_is_told_with_its_margin():
     assert found.place == 3 and found.margin > 1e-6
 
 
-def test_demo_shows_a_model_of_yours(folder, capsys):
+def test_the_demo_shows_any_pair(folder, capsys):
     asked = ["--model", str(folder / "big"), "--tokens", "12", "--prompt", "def f"]
-    demo.main([*asked, "--draft", str(folder / "small"), "--tree", "2", "1"])
+    asked += ["--temperature", "0"]
+    small = str(folder / "small")
+    for draft, said in (([], "lookup draft, K = 4"), (["--draft", small], "K = 4")):
+        demo.main([*asked, *draft])
+        out = capsys.readouterr().out
+        assert said in out and "speculative: 12 tokens in" in out
+        text = [part.split("\n", 1)[1] for part in out.split("--- ")[1:]]
+        assert text[1].startswith(text[0].rstrip()), "greedy: both decoders write the same"
+    demo.main([*asked, "--draft", small, "--tree", "2", "1"])
     assert "a tree of widths 2 1" in capsys.readouterr().out
-    demo.main(asked)
-    assert "prompt lookup draft, K = 4" in capsys.readouterr().out
+    with pytest.raises(OSError, match="no folder"):
+        demo.main([*asked, "--draft", "./nothing"])
 
 
 def test_without_transformers_the_command_says_what_to_install(folder):

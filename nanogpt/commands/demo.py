@@ -1,8 +1,7 @@
 """One prompt, decoded both ways in the terminal. `nanogpt demo --help`
 
-Tokens are coloured by what became of them: accepted, rejected, resampled or bonus. With --model, on
-a model of your own (`nanogpt check` says what that may be): --draft is then one as well, and
-without it guesses are looked up in the text.
+Tokens are coloured by what became of them: accepted, rejected, resampled or bonus. With --model,
+the target is a model of transformers, and so is the draft; without --draft, it copies the text.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import NamedTuple
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.data import CharTokenizer, load_corpus, train_val_split
+from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
-from nanogpt.engines.causal import Reader, load_pair
+from nanogpt.engines.causal import load_pair
 from nanogpt.fused import TARGETS
 from nanogpt.generate import Draft, Generation, Proposer, autoregressive_generate
 from nanogpt.measure.clock import DEVICES, clock
@@ -29,6 +28,10 @@ from nanogpt.show import figures
 from nanogpt.speculative import speculative_generate
 from nanogpt.tree import tree_generate
 
+NAMES = [*DRAFTS, *PROPOSERS]
+LOOKUP = "lookup"  # where no draft is named for a model of transformers
+OF_THEIRS = 4  # guesses in a round, for such a model
+
 
 def report(name: str, made: Generation, seconds: float, text: str) -> None:
     """Print one decoder's passes, seconds and text."""
@@ -36,16 +39,44 @@ def report(name: str, made: Generation, seconds: float, text: str) -> None:
     print(f"--- {name}: {len(made.tokens)} tokens in {passes}, {seconds:.2f} s\n{text}\n")
 
 
+class Pair(NamedTuple):
+    """What decodes: a target, who reads and writes its tokens, and a draft."""
+
+    target: GPTLanguageModel
+    tokenizer: object
+    draft: Draft | Proposer
+    stop: int | None = None
+
+
+def of_ours(given: argparse.Namespace) -> Pair:
+    """The shipped target, and the draft that was asked for. Raises ValueError for another name."""
+    if given.draft not in NAMES:
+        raise ValueError(f"no draft {given.draft!r}; use one of {', '.join(NAMES)}")
+    target, tokenizer = checkpoint.load(device=given.device)
+    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
+    target = TARGETS[given.target](target)
+    if given.draft in PROPOSERS:
+        draft = proposer(given.draft, target, ngram.load(), given.K)
+    else:
+        draft = DRAFTS[given.draft](tokens, target.config.vocab_size, target.device)
+    return Pair(target, tokenizer, draft)
+
+
+def of_theirs(given: argparse.Namespace) -> Pair:
+    """A model of transformers, and a draft that is one too, or looks the text up."""
+    draft = None if given.draft == LOOKUP else given.draft
+    target, reader, draft = load_pair(given.model, draft, device=given.device)
+    return Pair(target, reader, draft, reader.end)
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of the demonstration."""
     parser = argparse.ArgumentParser(prog="nanogpt demo", description=__doc__)
     parser.add_argument("--prompt", default="ROMEO:", help="default: %(default)s")
     parser.add_argument("--target", choices=TARGETS, default="per-head")
-    names = [*DRAFTS, *PROPOSERS]
-    how = f"{', '.join(names)}, by default distilled; with --model, a folder or a name"
-    parser.add_argument("--draft", metavar="DRAFT", help=how)
-    how = "a folder, or a name on the Hugging Face hub, in place of our target"
-    parser.add_argument("--model", metavar="TARGET", help=how)
+    parser.add_argument("--model", help="a folder, or a name on the hub, in place of our target")
+    drafts = f"default: distilled; others: {', '.join(NAMES[:-1])} or {NAMES[-1]}"
+    parser.add_argument("--draft", help=f"{drafts}; with --model, a folder or a name, too")
     parser.add_argument("--K", type=int, help="drafted tokens, default: what suits the draft")
     how = "guess a tree: so many continuations of each guess, depth by depth, as in 2 2 1 1"
     parser.add_argument("--tree", type=int, nargs="+", metavar="WIDTH", help=how)
@@ -54,43 +85,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
     given = parser.parse_args(arguments)
-    given.draft = given.draft or (None if given.model else "distilled")
+    if given.draft is None:
+        given.draft = LOOKUP if given.model else "distilled"
     return given
-
-
-class Setting(NamedTuple):
-    """What decodes: a target, its tokenizer, a draft; how it guesses, and what that is called."""
-
-    target: GPTLanguageModel
-    tokenizer: CharTokenizer | Reader
-    draft: Draft | Proposer
-    name: str
-    K: int
-
-
-def shipped(given: argparse.Namespace) -> Setting:
-    """Ours. Raises ValueError for a draft that there is not."""
-    name = given.draft
-    if name not in [*DRAFTS, *PROPOSERS]:
-        raise ValueError(f"no draft {name!r}; there are {', '.join([*DRAFTS, *PROPOSERS])}")
-    if given.tree and name in PROPOSERS:
-        raise ValueError(f"{name} guesses in a way of its own; leave out --tree")
-    K = (BEST | BEST_PROPOSED)[name] if given.K is None else given.K
-    target, tokenizer = checkpoint.load(device=given.device)
-    tokens, _ = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
-    target = TARGETS[given.target](target)
-    if name in PROPOSERS:
-        draft = proposer(name, target, ngram.load(), K)
-        return Setting(draft.target or target, tokenizer, draft, name, K)
-    draft = DRAFTS[name](tokens, target.config.vocab_size, target.device)
-    return Setting(target, tokenizer, draft, name, K)
-
-
-def own(given: argparse.Namespace) -> Setting:
-    """The reader's. Errors are those of load_pair."""
-    target, tokenizer, draft = load_pair(given.model, given.draft, device=given.device)
-    K = 4 if given.K is None else given.K
-    return Setting(target, tokenizer, draft, given.draft or "prompt lookup", K)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -100,14 +97,21 @@ def main(arguments: list[str] | None = None) -> None:
     sampling, seed = Sampling(given.temperature), given.seed
     if given.tree and given.K is not None:
         raise ValueError("--K is the length of a chain, --tree has its own; leave out one of them")
-    target, tokenizer, draft, name, K = own(given) if given.model else shipped(given)
+    if given.tree and given.draft in PROPOSERS and not given.model:
+        raise ValueError(f"{given.draft} guesses in a way of its own; leave out --tree")
+    if given.K is None:
+        given.K = OF_THEIRS if given.model else (BEST | BEST_PROPOSED).get(given.draft)
+    K, guessed = given.K, f"K = {given.K}"
+    target, tokenizer, draft, stop = of_theirs(given) if given.model else of_ours(given)
     prompt = tokenizer.encode(given.prompt)
     request = {"prompt_tokens": prompt, "max_new_tokens": given.tokens, "sampling": sampling}
-    guessed = f"K = {K}"
+    request["stop_token"] = stop
     if given.tree:  # at temperature 0 there is one token to draw, so the likeliest are taken
         draft = Grown(draft, given.tree, "without" if sampling.temperature else "fixed")
         guessed = f"a tree of widths {' '.join(map(str, given.tree))}"
     guesses_trees = isinstance(draft, Proposer)
+    if guesses_trees:
+        target = draft.target or target  # what it guesses for, if it has its own
 
     def plain() -> Generation:
         return autoregressive_generate(target, **request, rng=RandomSource(seed))
@@ -124,5 +128,5 @@ def main(arguments: list[str] | None = None) -> None:
     report("autoregressive", slow, slow_seconds, given.prompt + tokenizer.decode(slow.tokens))
     report("speculative", fast, fast_seconds, given.prompt + trace.text(colour))
     print("the first rounds:", *trace.lines(colour)[:12], sep="\n", end="\n\n")
-    print(f"{name} draft, {guessed}: α {fast.alpha:.2f}, {trace.legend(colour)}")
+    print(f"{given.draft} draft, {guessed}: α {fast.alpha:.2f}, {trace.legend(colour)}")
     print(f"speed-up in this one run: {slow_seconds / fast_seconds:.2f}×")

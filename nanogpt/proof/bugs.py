@@ -178,7 +178,7 @@ BUGS = [
         "            picked.append((token, picked[0][1] if picked else q))\n",
         "exact", "SafeAILab/EAGLE#74 (asked there, and answered)", decoder="without"),
     Bug(36, "a fixed top-k treated as drawn", "biased", "drafts/grown",
-        "[(token, self.one_hot[token]) for token in order", "[(token, q) for token in order",
+        "[(token, one_hot(token, len(q))) for token in order", "[(token, q) for token in order",
         "exact", "NJUNLP/MCSD; MARS (`utils.py`)", decoder="fixed"),
     Bug(37, "a node that several paths share is judged again for each path", "biased", "rules",
         "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n",
