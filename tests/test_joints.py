@@ -15,21 +15,34 @@ from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline
+from nanogpt.drafts.best import BestFirst, Recycling
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.itself import EarlyExitDraft
-from nanogpt.drafts.protocol import Proposer, lifted
+from nanogpt.drafts.learning import CommonDraft, LearningDraft, NetStudent, SoftTable
+from nanogpt.drafts.lookup import SuffixDraft
+from nanogpt.drafts.protocol import Chain, Proposer, lifted
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, Tree, autoregressive_generate, autoregressive_rounds
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import SelfDraft, deep_toy, random_draft, random_head, toy_target
+from nanogpt.proof.toys import (
+    SelfDraft,
+    deep_toy,
+    random_draft,
+    random_head,
+    toy_states,
+    toy_target,
+)
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.budget import BudgetServer, budget_generate
 from nanogpt.serving.server import Server
 from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
+from nanogpt.state import WAYS
 from nanogpt.tree import tree_generate, tree_rounds
 
 GREEDY, NEW = Sampling(0), 60
@@ -225,6 +238,83 @@ def test_one_eagle_reads_each_pair_of_each_text_once():
     one = pairs_read(lambda head: EagleDraft(target, head, 2))
     each = pairs_read(lambda head: [EagleDraft(target, head, 2) for _ in prompts])
     assert one == each
+
+
+# ---- the drafts of Part VI, and its targets
+
+
+def sure(q):
+    """How likely a guess is kept, says somebody who does not know."""
+    return float(q.max()) ** 0.5
+
+
+def net():
+    """A net that takes a step every other round."""
+    return NetStudent(TransformerDraft(deepcopy(toy_target(5, 16, seed=5))), 2, 0.05).copy()
+
+
+LATE = {
+    "best-first": lambda: BestFirst(random_draft(5), 4),
+    "best-first, drawn": lambda: BestFirst(random_draft(5), 4, sure),
+    "recycling": lambda: Recycling(5, 4, 2),
+    "hybrid": lambda: Hybrid(
+        lambda context: repeats(context, 1), Chain(SuffixDraft(5), 3), BestFirst(random_draft(5), 4)
+    ),
+    "learning table": lambda: LearningDraft(SoftTable(random_draft(5), 0, 2), 3),
+    "learning net": lambda: LearningDraft(net(), 3),
+    "some letters": lambda: Chain(CommonDraft(random_draft(5), [0, 1, 3]), 3),
+}
+
+
+def a_llama():
+    """A model of transformers, of random weights, behind the target's contract."""
+    transformers = pytest.importorskip("transformers")
+    from nanogpt.engines.causal import CausalModel
+
+    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=5, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, **none,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config).double()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.7)
+    return CausalModel(model, 16)
+
+
+OTHERS = {way: lambda way=way: toy_states(5, 16).remembering(way) for way in WAYS}
+OTHERS["transformers"] = a_llama
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("name", LATE)
+def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind):
+    """Over restarts: the text is plain decoding's, and passes are as many alone as in a batch."""
+    target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
+    own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
+    loops = in_each_loop(target, LATE[name](), 3, prompts, 24)
+    passes = {loop: [len(g.rounds) for g in made] for loop, made in loops.items()}
+    for loop, made in loops.items():
+        assert [g.tokens for g in made] == own, loop
+    assert passes["alone"] == passes["batch"], passes
+    # A server reads the current token with the last of its prompt: one round without guesses.
+    assert all(b <= a + 1 for a, b in zip(passes["alone"], passes["server"], strict=True)), passes
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("name", ["best-first", "best-first, drawn", "recycling"])
+def test_one_budget_serves_the_targets_of_part_six(name, kind):
+    target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
+    own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
+    batch = budget_generate(target, LATE[name](), prompts, 24, GREEDY)
+    server = BudgetServer(target, LATE[name](), seed=0)
+    for prompt in prompts:
+        server.submit(prompt, 24, GREEDY)
+    done = drained(server)
+    assert [g.tokens for g in batch] == [done[b].tokens for b in range(3)] == own
+    assert sum(len(g.rounds) for g in batch) < 3 * 24
 
 
 # ---- one text in several hands

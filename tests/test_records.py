@@ -9,6 +9,7 @@ from dataclasses import replace
 import nbformat
 import pytest
 import torch
+from series import ROOT
 from torch import nn
 
 from nanogpt import checkpoint
@@ -34,7 +35,6 @@ from nanogpt.serving.budget import BudgetServer, budget_generate, share
 from nanogpt.serving.paged import on_pool
 from nanogpt.serving.server import Server
 from nanogpt.tree import TREE, tree_generate, tree_rounds
-from tests.series import ROOT
 
 SAMPLINGS = Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
@@ -39,7 +40,6 @@ def best_first(
     kept, before it is drawn. Without, and for a text at temperature 0, each is the likeliest token
     that is left, its q is one-hot, and its chance is its own q: DDTree (arXiv 2604.12989).
     """
-    one_hot = torch.eye(vocab_size, dtype=torch.float64)
     drawn = [sure is not None and root.sampling.temperature > 0 for root in roots]
     made = [([], [], []) for _ in roots]  # tokens, parents, rows of q
     waiting, tick = [], itertools.count()  # of equal chances, the first that waited
@@ -67,13 +67,16 @@ def best_first(
         tokens, parents, rows = made[i]
         tokens.append(token)
         parents.append(parent)
-        rows.append(q if drawn[i] else one_hot[token])
+        only = one_hot(torch.tensor(token), vocab_size).double()
+        rows.append(q if drawn[i] else only)
         open_up(i, len(tokens) - 1, [*path, token], reached * kept)
         left = q.clone()  # for the next sibling, if this one is rejected
         left[token] = 0
         if left.any():
             wait(i, parent, path, reached * (1 - kept), left / left.sum())
-    return [Tree(*tree, torch.stack(rows) if rows else one_hot[:0]) for *tree, rows in made]
+    return [
+        Tree(*tree, torch.stack(rows)) if rows else Tree.empty(vocab_size) for *tree, rows in made
+    ]
 
 
 class Growing(Proposer):

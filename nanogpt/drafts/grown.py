@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
@@ -54,7 +55,8 @@ class Grown(Proposer):
         """Up to `width` siblings, and the q (V,) that each was drawn from, given those before."""
         if self.siblings == "fixed":
             order = q.argsort(descending=True, stable=True)[:width].tolist()
-            return [(token, one_hot(token, len(q))) for token in order if q[token] > 0]
+            kept = [token for token in order if q[token] > 0]
+            return [(token, one_hot(torch.tensor(token), len(q)).double()) for token in kept]
         q, picked = sampling.of_probs(q), []
         while len(picked) < width:
             token = rng.categorical(q)
@@ -66,13 +68,6 @@ class Grown(Proposer):
                     break
                 q = left / left.sum()
         return picked
-
-
-def one_hot(token: int, vocab_size: int) -> Tensor:
-    """(V,), 1 at the token: made when asked for, as a table of all would have V² numbers."""
-    q = torch.zeros(vocab_size, dtype=torch.float64)
-    q[token] = 1
-    return q
 
 
 def path_value(accuracies: Sequence[Sequence[float]], path: Sequence[int]) -> float:

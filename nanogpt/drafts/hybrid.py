@@ -10,8 +10,8 @@ from nanogpt.sampling import RandomSource, Sampling
 
 def repeats(context: Sequence[int], least: int = 4) -> bool:
     """Whether the last `least` tokens of `context` stand in it once more, further ahead."""
-    text = bytes(context)
-    return len(text) > least and text.find(text[-least:], 0, len(text) - 1) >= 0
+    end = list(context[-least:])
+    return any(list(context[i : i + least]) == end for i in range(len(context) - least))
 
 
 class Hybrid(Proposer):
