@@ -325,16 +325,69 @@ def test_one_text_under_a_budget_is_what_it_is_alone(name):
         assert [r.candidates for r in made.rounds] == [r.candidates for r in alone.rounds]
 
 
-def test_who_gets_no_place_in_a_pass_takes_no_guesses_from_others():
-    """Where the server's own budget is tight, those that have room still guess."""
-    target, made = toy_target(5, 16, seed=3), {}
-    server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=7, rows=3, seed=0)
-    for prompt in ([0, 1], [3], [2]):
+def test_who_has_no_place_in_the_cache_takes_no_guesses_from_others():
+    """Where memory is tight, some pass has a request without guesses, and others with all of 4."""
+    target, passes, made = toy_target(5, 16, seed=3), [], {}
+    prompts = [[0, 1], [3], [2]]
+    server = BudgetServer(target, BestFirst(random_draft(5), 4), capacity=24, rows=3, seed=0)
+    for prompt in prompts:
         server.submit(prompt, 9, Sampling(0))
     while len(made) < 3:
+        known = [(request, len(request.rounds)) for request in server.requests if request.room]
         made |= server.step()
-    guesses = [len(r.candidates) for m in made.values() for r in m.rounds]
-    assert max(guesses) == 4 and 0 in guesses
+        took = [request for request, n in known if len(request.rounds) > n]
+        passes.append([len(request.rounds[-1].candidates) for request in took])
+    assert any(len(one) == 3 and 0 in one and sum(one) == 4 for one in passes), passes
+    for b, prompt in enumerate(prompts):
+        assert made[b].tokens == autoregressive_generate(target, prompt, 9, Sampling(0)).tokens
+
+
+def test_a_larger_budget_never_makes_fewer_guesses():
+    """Three requests that are read, and 4 guesses a pass: as many as the budget leaves, up to 4."""
+    target, most = toy_target(5, 64, seed=3), {}
+    for budget in range(3, 16):
+        server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=budget, rows=3, seed=0)
+        requests = [server.submit(prompt, 40, Sampling(0)) for prompt in ([0, 1], [3], [2])]
+        for _ in range(6):
+            server.step()
+        assert len(server.requests) == len(requests)
+        last = [request.rounds[-1] for request in server.requests]
+        most[budget] = sum(len(r.candidates) for r in last)
+    assert most == {budget: min(4, budget - 3) for budget in most}
+
+
+def test_with_many_requests_the_guesses_are_still_shared_by_all():
+    """The default budget, eleven texts: each may be given the guesses that a pass has."""
+    target, draft = toy_target(5, 64, seed=3), BestFirst(random_draft(5), 24)
+    server = BudgetServer(target, draft, rows=11, seed=0)
+    for b in range(11):
+        server.submit([b % 5, b // 5], 40, Sampling(0))
+    for _ in range(4):
+        server.step()
+    assert sum(len(request.rounds[-1].candidates) for request in server.requests) == 24
+
+
+def test_who_makes_the_draft_fail_is_dropped_and_the_others_go_on():
+    class Fails:
+        vocab_size = 5
+
+        def get_probs(self, context):
+            if context[0] == 3:
+                raise ValueError("boom")
+            return random_draft(5).get_probs(context)
+
+    target, made = toy_target(5, 16, seed=3), {}
+    server = BudgetServer(target, BestFirst(Fails(), 4), seed=0)
+    for prompt in ([0, 1], [3], [2]):
+        server.submit(prompt, 9, Sampling(0))
+    with pytest.raises(RuntimeError, match="request 1 is dropped: boom"):
+        for _ in range(3):
+            made |= server.step()
+    while len(made) < 2:
+        made |= server.step()
+    for b, prompt in ((0, [0, 1]), (2, [2])):
+        own = autoregressive_generate(target, prompt, 9, Sampling(0))
+        assert made[b].tokens == own.tokens and made[b].tokens_per_pass > 1
 
 
 def test_the_same_dice_write_the_same_text_in_a_budget_server():
@@ -347,6 +400,19 @@ def test_the_same_dice_write_the_same_text_in_a_budget_server():
         made |= server.step()
     assert made[0].tokens == autoregressive_generate(target, [0, 1], 12, rng=SameDice(7, 2)).tokens
     assert made[1].tokens == autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+
+
+def test_who_drafts_alone_and_those_who_share_keep_within_the_servers_budget():
+    """9 places, 3 of them for known tokens: 4 guesses for the last, and 2 for the two others."""
+    target = toy_target(5, 64, seed=3)
+    server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), budget=9, rows=3, seed=0)
+    server.submit([0, 1], 40, Sampling(0))
+    server.submit([3], 40, Sampling(0))
+    server.submit([2], 40, Sampling(), SameDice(7, 1), steps=SAME_TREE)
+    for _ in range(6):
+        server.step()
+    shared, also, alone = (len(request.rounds[-1].candidates) for request in server.requests)
+    assert (shared + also, alone) == (2, 4)
 
 
 def test_constraints_hold_in_a_budget_server():

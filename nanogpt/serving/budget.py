@@ -14,6 +14,7 @@ import torch
 
 from nanogpt.drafts.best import Growing, best_first
 from nanogpt.generate import Generation, Text, Tree
+from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_round, one_each
 from nanogpt.serving.server import Request, Server
@@ -76,31 +77,56 @@ def budget_generate(
 class BudgetServer(Server):
     """A Server that shares out `draft.nodes` guesses of a pass by one heap, not evenly.
 
-    Everything else is the server's. Guesses that may not fit its budget or its memory are not made,
-    and a request with a draft step of its own guesses by itself.
+    Everything else is the server's. A request may get all of them, so where its memory does not
+    take that many, it does not guess; and a request with a draft step of its own guesses by itself.
     """
 
-    def __init__(self, target, draft: Growing, **named):
+    def __init__(self, target: GPTLanguageModel, draft: Growing, **named):
         super().__init__(target, draft, **({"nodes": draft.nodes} | named))
         self.wait: list[tuple[Request, int, int]] = []
 
-    def guess(self, request: Request, n: int, most: int) -> None:
-        """Its guesses wait until it is known who else guesses, if they are not there already."""
+    def shares_guesses(self, request: Request) -> bool:
+        """Whether its guesses are made with the others': they are not there, and nobody's own."""
         own = request.steps.draft is not TREE.draft  # by the same dice, say
-        if own or request.tree is not None or not most or not request.room:
-            super().guess(request, n, most)
-        else:
+        return not own and request.tree is None and request.room > 0
+
+    def charge(self, request: Request, most: int) -> int:
+        """Guesses that are shared are charged together, when they are made."""
+        return 0 if self.shares_guesses(request) else most
+
+    def guess(self, request: Request, n: int, most: int) -> None:
+        """Its guesses wait until it is known who else guesses, if it shares them."""
+        if self.shares_guesses(request):
             self.wait.append((request, n, most))
+        else:
+            super().guess(request, n, most)
 
     def batch(self) -> list[tuple[Request, int]]:
         """Who takes part in the next pass, with how many known tokens; and all guess together."""
         self.wait = []
         batch = super().batch()
-        waiting = [entry for entry in self.wait if entry[0].id in self.queue.by_id]
-        if waiting:
-            nodes = min(self.draft.nodes, *(most for _, _, most in waiting))  # any may get all
-            trees = share(self.draft, [request for request, _, _ in waiting], nodes)
-            for (request, n, _), tree in zip(waiting, trees, strict=True):
-                self.memory.reserve(request, n + len(tree.tokens))
-                request.tree = tree
-        return batch
+        left = self.budget - sum(n for _, n in batch)
+        left -= sum(len(request.tree.tokens) for request, _ in batch if request.tree is not None)
+        nodes = min(left, max((most for _, _, most in self.wait), default=0))
+        sharing = []
+        for request, n, most in self.wait:
+            if 0 < nodes <= most:
+                sharing.append((request, n))
+            else:
+                request.tree = request.no_tree
+        self.share_guesses(sharing, nodes)
+        return [(request, n) for request, n in batch if request.id in self.queue.by_id]
+
+    def share_guesses(self, sharing: list[tuple[Request, int]], nodes: int) -> None:
+        """Make them. If the draft fails, each guesses by itself, so that one request is dropped."""
+        if not sharing:
+            return
+        try:
+            trees = share(self.draft, [request for request, _ in sharing], nodes)
+        except Exception:
+            for request, n in sharing:
+                self.safely(request, super().guess, request, n, nodes // len(sharing))
+            return
+        for (request, n), tree in zip(sharing, trees, strict=True):
+            request.tree = tree
+            self.safely(request, self.memory.reserve, request, n + len(tree.tokens))

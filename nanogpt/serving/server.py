@@ -475,9 +475,13 @@ class Server:
             while most and self.memory.needs(request, last + most) - held[request] > free:
                 most -= 1
             free -= self.memory.needs(request, last + most) - held[request]
-            left -= most
+            left -= self.charge(request, most)
             self.safely(request, self.guess, request, n, most)
         return [(request, n) for request, n in batch if request.id in self.queue.by_id]
+
+    def charge(self, request: Request, most: int) -> int:
+        """What so many guesses of a request take of the budget, at most."""
+        return most
 
     def guess(self, request: Request, n: int, most: int) -> None:
         """Up to so many guesses for a request's next pass, beside n known tokens.
