@@ -477,6 +477,16 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
         (lambda: Recycling(3, 2, 0), "k is 0"),
         (lambda: Recycling(3, 0), "nodes is 0"),
         (
+            lambda: budget_generate(toy_target(3, 8), BestFirst(random_draft(3), 2), [1, 2], 4),
+            "prompts are lists",
+        ),
+        (
+            lambda: budget_generate(
+                toy_target(3, 8), BestFirst(random_draft(3), 2), [[1]], 4, rngs=RandomSource(0)
+            ),
+            "give rngs as a list",
+        ),
+        (
             lambda: Hybrid(repeats, Chain(SuffixDraft(3)), Chain(random_draft(4))),
             "3 tokens and the other 4",
         ),

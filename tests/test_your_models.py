@@ -19,7 +19,7 @@ from nanogpt.engines import causal, own
 from nanogpt.engines.export import export_pair
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import random_draft
+from nanogpt.proof.toys import context_start, random_draft
 from nanogpt.rules import accept_blockwise
 from nanogpt.same import SAME, SAME_TREE, SameDice
 from nanogpt.sampling import RandomSource, Sampling
@@ -289,13 +289,13 @@ def test_a_draft_with_more_or_fewer_tokens_is_fitted_and_lossless():
         draft = causal.CausalDraft(tiny("GPT2", vocab_size=size), 3)
         got = enumerate_outcomes(
             lambda rng, draft=draft: tuple(
-                speculative_generate(target, draft, [1, 1], 2, 2, rng=rng).tokens
+                speculative_generate(target, draft, [1, 1], 3, 2, rng=rng).tokens
             )
         )
         right = enumerate_outcomes(
-            lambda rng: tuple(autoregressive_generate(target, [1, 1], 2, rng=rng).tokens)
+            lambda rng: tuple(autoregressive_generate(target, [1, 1], 3, rng=rng).tokens)
         )
-        assert len(right) == 9 and total_variation(got, right) <= 1e-12
+        assert len(right) == 27 and total_variation(got, right) <= 1e-12
 
 
 def test_tokenizers_are_compared_by_what_they_read(folder):
@@ -371,6 +371,8 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, folder, monkeypatch
             causal.load(name)
     with pytest.raises(ValueError, match="dtype is 'int8'"):
         causal.load(folder / "big", "int8")
+    with pytest.raises(ValueError, match="device 'meta' cannot be used here"):
+        causal.load(folder / "big", device="meta")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="the extra oracle brings it"):
         causal.load(folder / "big")
@@ -385,6 +387,12 @@ def test_check_says_right_of_a_right_pair(folder, capsys):
     said = capsys.readouterr().out
     assert said.rstrip().endswith("verdict: right") and said.count("3 of 3 texts equal") == 2
     assert "LlamaForCausalLM" in said and "tokens a pass" in said
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_asked(folder, capsys):
+    with pytest.raises(ValueError, match="a prompt has 120 tokens, and 10 more are drawn"):
+        check.main([str(folder / "target"), str(folder / "draft"), "--prompt", "a" * 120])
+    assert "passes of the target" not in capsys.readouterr().out
 
 
 def test_check_is_1_where_a_decoder_is_wrong(folder, capsys, monkeypatch):
@@ -412,16 +420,25 @@ def test_samples_of_a_wrong_rule_are_refused(folder):
     assert not report.right
 
 
-def test_a_greedy_text_that_parts_is_told_with_its_margin():
-    target = tiny("Llama", 16, vocab_size=5)
+@pytest.mark.parametrize("place", [3, 14])
+def test_a_greedy_text_that_parts_is_told_with_the_margin_of_its_two_tokens(place):
+    """The least likely token is no tie, however near the two best are; after a restart, too."""
+    target, prompt = tiny("Llama", 8, vocab_size=5), [0, 1]
+    right = autoregressive_generate(target, prompt, 18, Sampling(0)).tokens
+    start = context_start(2 + place, 2, 8)
+    logits = own.logits_of(target, [*prompt, *right[:place]][start:])[-1]
+    least, a = int(logits.argmin()), right[place]
+    assert int(logits.argmax()) == a
 
     def decode(prompt, n, sampling, rng):
         made_ = autoregressive_generate(target, prompt, n, sampling)
-        made_.tokens[3] = (made_.tokens[3] + 1) % 5
+        made_.tokens[place] = least
         return made_
 
-    found = own.greedy(target, decode, [0, 1], 8)
-    assert found.place == 3 and found.margin > 1e-6
+    found = own.greedy(target, decode, prompt, 18)
+    apart = float((logits[a] - logits[least]) / logits.abs().max())
+    assert found.place == place and found.margin == pytest.approx(apart, abs=1e-9)
+    assert found.margin > own.bound_of(target)
 
 
 def test_the_demo_shows_any_pair(folder, capsys):
@@ -438,6 +455,8 @@ def test_the_demo_shows_any_pair(folder, capsys):
     assert "a tree of widths 2 1" in capsys.readouterr().out
     with pytest.raises(OSError, match="no folder"):
         demo.main([*asked, "--draft", "./nothing"])
+    with pytest.raises(ValueError, match="--target is a form of our own model"):
+        demo.main([*asked, "--target", "fused"])
 
 
 def test_without_transformers_the_command_says_what_to_install(folder):

@@ -38,6 +38,7 @@ PROMPTS = (
 PROBE = " ".join([*PROMPTS, *causal.PROBES])
 WIDTHS = (2, 2, 1)  # of the trees
 PLACES = 10  # tokens of a sample
+LEAST = 27  # tokens to check passes on
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -97,7 +98,7 @@ def check_greedy(
     said = f"  {name:<14}{len(found) - len(differ)} of {len(found)} texts equal"
     if differ:
         margins = ", ".join(f"{one.margin:.0e}" for one in differ)
-        said += f"; the others part where the two best logits are {margins} apart"
+        said += f"; the others part where the logits of the two tokens are {margins} apart"
     say(said)
     return [] if all(one.margin <= bound for one in differ) else [f"greedy, {name}"]
 
@@ -145,11 +146,20 @@ def check(
 ) -> int:
     """Ask everything of a pair and say what is found. Returns the exit code.
 
-    Raises ValueError if there are too few tokens or samples for it.
+    Raises ValueError if the window is too short for a prompt or for the passes, or for too few
+    samples.
     """
-    probe = probe[: min(64, target.config.block_size - 8)]
-    if len(probe) < 27:
-        raise ValueError(f"{len(probe)} tokens are too few to check passes on; take 27 or more")
+    window = target.config.block_size
+    if (longest := max(map(len, prompts))) + PLACES > window:
+        raise ValueError(
+            f"a prompt has {longest} tokens, and {PLACES} more are drawn; the window has {window}"
+        )
+    probe = probe[: min(64, window - 8)]
+    if len(probe) < LEAST:
+        raise ValueError(
+            f"a window of {window} leaves {len(probe)} tokens to check passes on; "
+            f"it takes {LEAST} or more"
+        )
     wrong, blind = check_passes(target, probe, say), False
     loops = decoders(target, draft, K)
     say(f"at temperature 0, {len(prompts)} texts of {n} tokens:")
@@ -174,7 +184,10 @@ def told(what: str, model: CausalModel) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Load a pair and check it. Returns the exit code; raises ValueError or OSError as load does"""
+    """Load a pair and check it. Returns the exit code.
+
+    Raises ValueError for bad settings, and as `causal.load` does.
+    """
     given = parse_arguments(arguments)
     for what, least in (("K", 1), ("tokens", 1), ("samples", 10)):
         if (value := getattr(given, what)) < least:

@@ -73,7 +73,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of the demonstration."""
     parser = argparse.ArgumentParser(prog="nanogpt demo", description=__doc__)
     parser.add_argument("--prompt", default="ROMEO:", help="default: %(default)s")
-    parser.add_argument("--target", choices=TARGETS, default="per-head")
+    parser.add_argument("--target", choices=TARGETS, help="of ours, default: per-head")
     parser.add_argument("--model", help="a folder, or a name on the hub, in place of our target")
     drafts = f"default: distilled; others: {', '.join(NAMES[:-1])} or {NAMES[-1]}"
     parser.add_argument("--draft", help=f"{drafts}; with --model, a folder or a name, too")
@@ -85,6 +85,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=300, help="default: %(default)s")
     given = parser.parse_args(arguments)
+    if given.target is None and not given.model:
+        given.target = "per-head"
     if given.draft is None:
         given.draft = LOOKUP if given.model else "distilled"
     return given
@@ -101,6 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError(f"{given.draft} guesses in a way of its own; leave out --tree")
     if given.K is None:
         given.K = OF_THEIRS if given.model else (BEST | BEST_PROPOSED).get(given.draft)
+    if given.model and given.target:
+        raise ValueError("--target is a form of our own model; leave it out with --model")
     K, guessed = given.K, f"K = {given.K}"
     target, tokenizer, draft, stop = of_theirs(given) if given.model else of_ours(given)
     prompt = tokenizer.encode(given.prompt)

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from nanogpt import checkpoint
 from nanogpt.cache import KVCache
 from nanogpt.data import write_atomically
 from nanogpt.drafts.lookup import WideLookupDraft
@@ -224,7 +225,7 @@ def ours(cache) -> KVCache:
 
 def relative(a: Tensor, b: Tensor) -> float:
     """The largest difference of two tensors, as a share of the largest number in b."""
-    a, b = a.double(), b.double()
+    a, b = a.cpu().double(), b.cpu().double()
     return float((a - b).abs().max() / b.abs().max())
 
 
@@ -250,8 +251,13 @@ class CausalDraft(TransformerDraft):
         self.vocab_size = vocab_size
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,) of the token after `context`, at temperature 1."""
-        return fitted(super().get_probs(context), self.vocab_size)
+        """q (V,) of the token after `context`, at temperature 1.
+
+        A token that the draft lacks is read as its first: any q that the context settles will do.
+        """
+        own = self.model.config.vocab_size
+        known = [token if token < own else 0 for token in context]
+        return fitted(super().get_probs(known), self.vocab_size)
 
 
 class Reader:
@@ -293,14 +299,14 @@ def load(
 ) -> tuple[CausalModel, Reader]:
     """A model and its tokenizer, from a folder or, by name, from the hub. No code is run for it.
 
-    dtype: one of DTYPES. Raises ValueError if it cannot be used or dtype is none of them, OSError
-    if it cannot be had, ImportError without transformers.
+    dtype: one of DTYPES. Raises ValueError if it cannot be used, if dtype is none of them, or for a
+    device that torch cannot use; OSError if it cannot be had, ImportError without transformers.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it is one of {', '.join(DTYPES)}")
     if not Path(name).is_dir() and (Path(name).is_absolute() or str(name).startswith((".", "~"))):
         raise OSError(f"no folder {str(name)!r}; give one with a model, or a name on the hub")
-    transformers = quiet()
+    device, transformers = checkpoint.usable_device(device), quiet()
     asked = {"local_files_only": True} if Path(name).is_dir() else {}
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -308,7 +314,8 @@ def load(
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **asked)
     except (OSError, ValueError) as error:  # what is there may be no model
-        raise OSError(f"no model {str(name)!r}: {str(error).splitlines()[0]}") from error
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise OSError(f"no model {str(name)!r}: {said}") from error
     return CausalModel(model.to(device), window), Reader(tokenizer)
 
 

@@ -21,6 +21,7 @@ from nanogpt.engines.causal import BOUNDS, relative
 from nanogpt.generate import Generation, Text, Tree, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.statistics import LEVEL
+from nanogpt.proof.toys import context_start
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
 from nanogpt.tree import verify_tree
@@ -33,7 +34,7 @@ Decode = Callable[[Sequence[int], int, Sampling, RandomSource], Generation]  # p
 @torch.no_grad()
 def logits_of(model: GPTLanguageModel, tokens: Sequence[int]) -> Tensor:
     """Logits (T, V) after each token, from one pass over all of them."""
-    return model(torch.tensor([list(tokens)], device=model.device))[0][0]
+    return model(model_row(model, tokens))[0][0]
 
 
 @torch.no_grad()
@@ -41,8 +42,7 @@ def in_parts(model: GPTLanguageModel, tokens: Sequence[int], sizes: Sequence[int
     """Logits (T, V) after each token, from passes over so many tokens, and a last one."""
     rows, kvs, at = [], None, 0
     for size in [*sizes, len(tokens) - sum(sizes)]:
-        idx = torch.tensor([list(tokens[at : at + size])], device=model.device)
-        logits, _, kvs = model(idx, past_kvs=kvs)
+        logits, _, kvs = model(model_row(model, tokens[at : at + size]), past_kvs=kvs)
         rows.append(logits[0])
         at += size
     return torch.cat(rows)
@@ -114,9 +114,10 @@ def branched(model: GPTLanguageModel, tokens: Sequence[int]) -> float:
 
 def apart(p: Tensor, logits: Tensor) -> float:
     """How far p (V,) is from the softmax of logits (V,): of their logarithms, by the largest."""
-    right = torch.log_softmax(logits.double().cpu(), -1)
+    logits = logits.cpu().double()
+    right = torch.log_softmax(logits, -1)
     likely = right > -20  # of the others, p may be 0 by rounding
-    return float((p.log() - right)[likely].abs().max() / logits.double().abs().max().cpu())
+    return float((p.log() - right)[likely].abs().max() / logits.abs().max())
 
 
 @torch.no_grad()
@@ -149,7 +150,7 @@ class Greedy:
     """A text at temperature 0, of a decoder and of the target itself.
 
     place: the first token at which they differ, None if none does. margin: how far apart the
-    target's two best logits are there, of the largest; 0 where the texts are equal.
+    target's logits of these two tokens are, of the largest; 0 where the texts are equal.
     """
 
     place: int | None
@@ -162,9 +163,10 @@ def greedy(target: GPTLanguageModel, decode: Decode, prompt: Sequence[int], n: i
     got = decode(prompt, n, Sampling(0), RandomSource(0)).tokens
     for place, (a, b) in enumerate(zip(right, got, strict=True)):
         if a != b:
-            text = [*prompt, *right[:place]][-target.config.block_size :]
-            best, second = logits_of(target, text)[-1].double().topk(2).values
-            return Greedy(place, float((best - second) / best.abs()))
+            prompt = list(prompt)[-target.config.block_size :]
+            start = context_start(len(prompt) + place, len(prompt), target.config.block_size)
+            logits = logits_of(target, [*prompt, *right[:place]][start:])[-1].cpu().double()
+            return Greedy(place, float((logits[a] - logits[b]).abs() / logits.abs().max()))
     return Greedy(None, 0.0)
 
 
@@ -180,7 +182,7 @@ def told(
     kvs = target(model_row(target, prompt[:-1]))[2] if len(prompt) > 1 else None
     for text in texts:  # after a prompt that was read once
         logits = target(model_row(target, [prompt[-1], *text[:-1]]), past_kvs=kvs)[0][0]
-        logs = torch.log_softmax(logits.double(), -1).cpu()
+        logs = torch.log_softmax(logits.cpu().double(), -1)
         top = logs.topk(min(LISTED, logs.shape[-1]))
         rows = []
         for token, row, numbers, values in zip(text, logs, top.indices, top.values, strict=True):

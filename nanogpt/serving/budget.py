@@ -49,7 +49,7 @@ def budget_round(target, seats: Sequence[Seat], nodes: int) -> None:
 
 @torch.inference_mode()
 def budget_generate(
-    target,
+    target: GPTLanguageModel,
     draft: Growing,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int | Sequence[int],
@@ -63,6 +63,10 @@ def budget_generate(
     """
     check_draft(draft, target.config.vocab_size)
     check_target(draft, target)
+    if any(isinstance(prompt, int) for prompt in prompts):
+        raise ValueError("prompts are lists of tokens; write [prompt] for one")
+    if not isinstance(rngs, (list, tuple, type(None))):
+        raise ValueError("give rngs as a list, one random source for each row")
     B = len(prompts)
     each = (one_each(x, B) for x in (max_new_tokens, stop_token))
     texts = [Text(target, *asked) for asked in zip(prompts, *each, strict=True)]
