@@ -97,6 +97,26 @@ def test_a_copy_knows_as_much_and_teaches_nothing_back(make):
     assert not torch.equal(other.get_probs([0, 1]), before)
 
 
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        lambda table: LearningDraft(table, 3),
+        lambda table: LearningDraft(table, 3, shared=True),
+        lambda table: Chain(table, 3),
+    ],
+    ids=["apart", "shared", "frozen"],
+)
+def test_over_a_base_that_remembers_no_token_of_a_batch_is_read_twice(drafter):
+    """Each text has a cache of its own there, or one throws the others' away."""
+    base, read = deepcopy(toy_target(3, 64, seed=5)), []
+    base.register_forward_pre_hook(lambda module, args: read.append(args[0].shape[1]))
+    draft = drafter(SoftTable(TransformerDraft(base), 0, 2))
+    prompts, rngs = [[0, 1, 2, 1], [2, 0]], [RandomSource(seed) for seed in range(2)]
+    made = batch_generate(toy_target(3, 64), draft, prompts, 30, samplings=Sampling(), rngs=rngs)
+    guesses = sum(len(done.draft_probs) for text in made for done in text.rounds)
+    assert 0 < sum(read) <= sum(map(len, prompts)) + 2 * 30 + guesses
+
+
 def test_a_lesson_lowers_the_nets_loss_on_its_rows_and_reads_no_more_than_the_window():
     student, tokens = net(), [0, 1, 2, 1, 0, 2, 2, 1, 0, 1, 2]  # longer than the window of 8
     p = torch.tensor([[0.7, 0.2, 0.1]] * 10, dtype=torch.float64)

@@ -316,7 +316,7 @@ def when_to_learn(title: str) -> Picture:
     for (_, end), (start, _) in itertools.pairwise(edges):
         arrow(axes, (end, 12.5), (start, 12.5))
     for before, after, colour, mark, note in (
-        (0, 2, REJECTED, "✗", "no update here: q would be claimed\nthat was never drawn from"),
+        (0, 2, REJECTED, "✗", "no update here: it would claim a q\nthat no guess was drawn from"),
         (2, 4, ACCEPTED, "✓", "here, nothing waits\nfor a verdict"),
     ):
         left, right = edges[before][1] + 0.5, edges[after][0] - 0.5
