@@ -197,6 +197,8 @@ def kept(net: GPTLanguageModel, texts: Tensor, probs: Tensor, K: int = 3) -> tup
 
     A chain of guesses x is drawn with probability Π q(x), and kept with Π min(1, p/q): Σ over all
     chains of Π min(p, q) is the mean of Π min(1, q/p) over texts by the target. No coin is tossed.
+    A pass begins at each place alike; in decoding more of them begin where guesses fail, so that it
+    makes somewhat fewer tokens a pass.
     """
     log_q = net(texts[:, :-1])[0].double().log_softmax(-1)
     came = texts[:, 1:, None]
