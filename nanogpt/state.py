@@ -238,7 +238,9 @@ class StateCache:
         due: Sequence[int] | None = None,
         more: Sequence[int] | None = None,
     ):
-        self.layers, self.before, self.lengths = list(layers), tuple(before), tuple(lengths)
+        self.layers = list(layers)
+        self.before = tuple(before)
+        self.lengths = tuple(lengths)
         self.length = max(self.lengths)
         self.even = min(self.lengths) == self.length  # all texts have as many
         rows = range(self.length - self.before[0])
@@ -368,9 +370,9 @@ class StateLanguageModel(GPTLanguageModel):
     another. Its contract is GPTLanguageModel's, but an early exit cannot begin a pass.
     """
 
-    def __init__(self, config: StateConfig, way: str = "inputs"):
+    def __init__(self, config: StateConfig):
         super().__init__(config)
-        self.way = WAYS[way]
+        self.way = Inputs
         for layer in config.recurrent:
             self.blocks[layer - 1].sa = GatedLinearAttention(config).apply(self._init_weights)
 

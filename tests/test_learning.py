@@ -4,6 +4,7 @@ import math
 from copy import deepcopy
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,7 +33,6 @@ from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.grammar import Grammar
-from nanogpt.measure.bench import pooled
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
@@ -95,6 +95,26 @@ def test_a_copy_knows_as_much_and_teaches_nothing_back(make):
     other.learn([0, 1, 0, 1], p)
     assert torch.equal(own.get_probs([0, 1]), before)
     assert not torch.equal(other.get_probs([0, 1]), before)
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        lambda table: LearningDraft(table, 3),
+        lambda table: LearningDraft(table, 3, shared=True),
+        lambda table: Chain(table, 3),
+    ],
+    ids=["apart", "shared", "frozen"],
+)
+def test_over_a_base_that_remembers_no_token_of_a_batch_is_read_twice(drafter):
+    """Each text has a cache of its own there, or one throws the others' away."""
+    base, read = deepcopy(toy_target(3, 64, seed=5)), []
+    base.register_forward_pre_hook(lambda module, args: read.append(args[0].shape[1]))
+    draft = drafter(SoftTable(TransformerDraft(base), 0, 2))
+    prompts, rngs = [[0, 1, 2, 1], [2, 0]], [RandomSource(seed) for seed in range(2)]
+    made = batch_generate(toy_target(3, 64), draft, prompts, 30, samplings=Sampling(), rngs=rngs)
+    guesses = sum(len(done.draft_probs) for text in made for done in text.rounds)
+    assert 0 < sum(read) <= sum(map(len, prompts)) + 2 * 30 + guesses
 
 
 def test_a_lesson_lowers_the_nets_loss_on_its_rows_and_reads_no_more_than_the_window():
@@ -411,16 +431,20 @@ def test_the_recorded_start_of_the_curves_is_what_a_run_gives(moved):
     assert abs(alpha - sum(runs["table, frozen"]["served"][0]) / 12) < 0.1
 
 
-def test_tokens_a_pass_without_coins_are_those_of_decoding(moved):
-    target, _ = moved
+@pytest.mark.parametrize("after", [False, True], ids=["old", "moved"])
+def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place(moved, after):
+    """By a net that overlaps the one target, where a third guess counts, and hardly the other."""
+    target = moved[0] if after else FusedLanguageModel(checkpoint.load()[0])
     net = transformer.load().model
-    _, expected = chapter_34.kept(net, *chapter_34.sampled(target, 64, 64, seed=3))
-    made = [
-        tree_generate(target, Chain(TransformerDraft(net), 3), [0], 64, rng=RandomSource(seed))
-        for seed in range(8)
-    ]
-    per_pass, error = pooled(made)
-    assert abs(per_pass - expected) < 4 * error + 0.05
+    texts, probs = chapter_34.sampled(target, 64, 64, seed=3)
+    _, expected = chapter_34.kept(net, texts, probs)
+    emitted, rng = [], RandomSource(0)
+    for i in range(640):
+        text = Text(target, texts[i % 64, : 1 + 13 * i % 62].tolist(), 4)
+        done = next(tree_rounds(text, Chain(TransformerDraft(net), 3), rng=rng))
+        emitted.append(len(done.emitted))
+    error = np.std(emitted, ddof=1) / math.sqrt(len(emitted))
+    assert abs(np.mean(emitted) - expected) < 4 * error, (np.mean(emitted), error, expected)
 
 
 def test_sampled_texts_are_the_targets_and_so_is_their_p():

@@ -197,6 +197,8 @@ def kept(net: GPTLanguageModel, texts: Tensor, probs: Tensor, K: int = 3) -> tup
 
     A chain of guesses x is drawn with probability Π q(x), and kept with Π min(1, p/q): Σ over all
     chains of Π min(p, q) is the mean of Π min(1, q/p) over texts by the target. No coin is tossed.
+    A pass begins at each place alike; in decoding more of them begin where guesses fail, so that it
+    makes somewhat fewer tokens a pass.
     """
     log_q = net(texts[:, :-1])[0].double().log_softmax(-1)
     came = texts[:, 1:, None]
@@ -316,7 +318,7 @@ def when_to_learn(title: str) -> Picture:
     for (_, end), (start, _) in itertools.pairwise(edges):
         arrow(axes, (end, 12.5), (start, 12.5))
     for before, after, colour, mark, note in (
-        (0, 2, REJECTED, "✗", "no update here: q would be claimed\nthat was never drawn from"),
+        (0, 2, REJECTED, "✗", "no update here: it would claim a q\nthat no guess was drawn from"),
         (2, 4, ACCEPTED, "✓", "here, nothing waits\nfor a verdict"),
     ):
         left, right = edges[before][1] + 0.5, edges[after][0] - 0.5

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nanogpt.drafts.transformer import window_start
 from nanogpt.generate import Draft, Proposer, Round, Text, Tree, TreeRound
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import draft_tokens
@@ -43,7 +44,7 @@ class Student(Draft):
 
     def reader(self) -> Draft:
         """What guesses for one text, with all that is learnt."""
-        return self
+        return self.fresh()
 
 
 class SoftTable(Student):
@@ -52,6 +53,8 @@ class SoftTable(Student):
     The last `first` … `order` tokens are a context each. q is `base`'s, then, from the shortest
     context to the longest one that was met: q = (prior · q + the sum of its rows) / (prior + their
     number). These are counts in which a place adds a distribution instead of a token.
+    It only grows: by at most order - first + 1 rows of V numbers for each token that it was told
+    of. A shared one lives as long as its drafter, so mind its memory where V is large.
     Raises ValueError unless 0 <= first <= order and prior > 0.
     """
 
@@ -86,9 +89,16 @@ class SoftTable(Student):
             for context in self.contexts(tokens[:place]):
                 self.sums[context] = self.sums.get(context, 0) + row
 
+    def fresh(self) -> SoftTable:
+        """The same table for another text: what one is told, the other knows."""
+        base = self.base.fresh() if isinstance(self.base, Draft) else self.base
+        other = SoftTable(base, self.first, self.order, self.prior)
+        other.sums = self.sums
+        return other
+
     def copy(self) -> SoftTable:
-        """One with the same sums, over the same base."""
-        other = SoftTable(self.base, self.first, self.order, self.prior)
+        """One that knows as much, and goes on to learn for itself."""
+        other = self.fresh()
         other.sums = dict(self.sums)  # a sum is replaced, never changed
         return other
 
@@ -146,8 +156,7 @@ class NetStudent(Student):
     def learn(self, tokens: Sequence[int], probs: Tensor) -> None:
         """A step towards those of the rows (n, V) that the window holds."""
         model, size = self.draft.model, self.draft.model.config.block_size
-        half = max(1, size // 2)
-        start = max(0, -(-(len(tokens) - 1 - size) // half) * half)  # as the draft reads it
+        start = window_start(len(tokens) - 1, size)  # as the draft reads it
         n = min(len(probs), len(tokens) - 1 - start)
         with torch.inference_mode(False), torch.enable_grad():
             idx = torch.tensor([list(tokens[start:-1])], device=model.device)
@@ -180,14 +189,16 @@ class NetReader(Draft):
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`, at temperature 1."""
         if self.lessons != self.student.lessons:
-            self.draft, self.lessons = self.student.draft.fresh(), self.student.lessons
+            self.draft = self.student.draft.fresh()
+            self.lessons = self.student.lessons
         return self.draft.get_probs(context)
 
 
 def said(done: Round) -> Tensor:
     """The target's p (n, V) of each token that a round emitted."""
-    rows = [0, *(node + 1 for node in done.path)] if isinstance(done, TreeRound) else None
-    return done.target_probs[: len(done.emitted)] if rows is None else done.target_probs[rows]
+    if not isinstance(done, TreeRound):
+        return done.target_probs[: len(done.emitted)]
+    return done.target_probs[[0, *(node + 1 for node in done.path)]]
 
 
 def unsampled(probs: Tensor, sampling: Sampling) -> Tensor:
@@ -260,13 +271,16 @@ class CommonDraft(Draft):
 
     def __init__(self, draft: Draft, kept: Sequence[int]):
         V = draft.vocab_size
-        if not kept or len({*kept}) < len(kept) or not all(0 <= x < V for x in kept):
+        once = len({*kept}) == len(kept) > 0
+        if not once or not all(0 <= x < V for x in kept):
             raise ValueError(f"kept is {list(kept)}; it takes different tokens in 0 … {V - 1}")
-        self.draft, self.kept, self.vocab_size = draft, torch.tensor(sorted(kept)), V
+        self.draft, self.vocab_size = draft, V
+        self.kept = torch.tensor(sorted(kept))
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`; even, where the draft puts nothing on these."""
-        q, some = torch.zeros(self.vocab_size).double(), self.draft.get_probs(context)[self.kept]
+        q = torch.zeros(self.vocab_size).double()
+        some = self.draft.get_probs(context)[self.kept]
         total = some.sum()
         q[self.kept] = some / total if total > 0 else 1 / len(self.kept)
         return q

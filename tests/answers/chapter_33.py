@@ -123,6 +123,10 @@ def my_rebuilt(S, k, v, g, kept):
             ),
             "it reads after it wrote",
         ),
+        (  # no number at all, as a logarithm of 0 minus another gives it
+            changed(READ, "torch.stack(rows)", "torch.stack(rows) * torch.nan"),
+            "reads otherwise",
+        ),
     ],
     2: [
         (  # divided first

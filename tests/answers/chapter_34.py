@@ -86,6 +86,12 @@ def my_trust(first, second):
     most = max(a, b)
     return np.exp(a - most) / (np.exp(a - most) + np.exp(b - most))
 """,
+        # a tensor without dimensions
+        """
+def my_trust(first, second):
+    a, b = (torch.tensor(each).double().log().sum() for each in (first, second))
+    return torch.sigmoid(a - b)
+""",
     ],
 }
 
@@ -143,6 +149,20 @@ def my_trust(first, second):
     return a / (a + b)
 """,
             "add logarithms",
+        ),
+        (  # without a limit: no longer text has a weight
+            """
+def my_trust(first, second):
+    from math import exp, log
+    return 1 / (1 + exp(sum(map(log, second)) - sum(map(log, first))))
+""",
+            "exp overflows above 709",
+        ),
+        (changed(TRUST, "1 / (1 + np.exp(min(odds, 700)))", "None"), "is no weight"),
+        (  # a list of one
+            changed(TRUST, "return 1 / (1 + np.exp(min(odds, 700)))",
+                    "return np.array([1 / (1 + np.exp(min(odds, 700)))])"),
+            "is no weight",
         ),
         (  # the means
             """
