@@ -25,6 +25,7 @@ from nanogpt.drafts.protocol import Chain
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Led, random_draft, toy_target
 from nanogpt.rules import accept_traversal, accept_tree
@@ -235,16 +236,8 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
 def joint(decode, requests):
     """The law of two texts together, beside the product of what each is alone."""
     target = toy_target(2, 4, seed=1)
-    singles = [
-        enumerate_outcomes(
-            lambda rng, request=request: tuple(
-                autoregressive_generate(target, *request, rng=rng).tokens
-            )
-        )
-        for request in requests
-    ]
-    product = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
-    return total_variation(enumerate_outcomes(lambda rng: decode(target, rng)), product)
+    got = enumerate_outcomes(lambda rng: decode(target, rng))
+    return total_variation(got, product_of(target, requests))
 
 
 REQUESTS = [([0, 1], 2, Sampling()), ([1], 3, Sampling(0.5))]
@@ -410,6 +403,10 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
         (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
         (lambda: Recycling(3, 2, 0), "k is 0"),
         (lambda: Recycling(3, 0), "nodes is 0"),
+        (lambda: BestFirst(random_draft(3), 2.5), "nodes is 2.5; it must be a whole number"),
+        (lambda: BestFirst(random_draft(3), True), "nodes is True; it must be a whole number"),
+        (lambda: Recycling(3, 2, 2.5), "k is 2.5; it must be a whole number"),
+        (lambda: Recycling(3, 2, True), "k is True; it must be a whole number"),
         (
             lambda: Hybrid(repeats, Chain(SuffixDraft(3)), Chain(random_draft(4))),
             "3 tokens and the other 4",
