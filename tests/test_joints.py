@@ -284,7 +284,7 @@ def a_llama():
     return CausalModel(model, 16)
 
 
-OTHERS = {way: lambda way=way: toy_states(5, 16).remembering(way) for way in WAYS}
+OTHERS = {way: lambda way=way: toy_states(5, 16, seed=22).remembering(way) for way in WAYS}
 OTHERS["transformers"] = a_llama
 
 
@@ -294,6 +294,7 @@ def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind):
     """Over restarts: the text is plain decoding's, and passes are as many alone as in a batch."""
     target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
     own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
+    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
     loops = in_each_loop(target, LATE[name](), 3, prompts, 24)
     passes = {loop: [len(g.rounds) for g in made] for loop, made in loops.items()}
     for loop, made in loops.items():
@@ -308,6 +309,7 @@ def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind):
 def test_one_budget_serves_the_targets_of_part_six(name, kind):
     target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
     own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
+    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
     batch = budget_generate(target, LATE[name](), prompts, 24, GREEDY)
     server = BudgetServer(target, LATE[name](), seed=0)
     for prompt in prompts:

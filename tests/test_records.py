@@ -88,11 +88,11 @@ def test_the_output_is_the_targets_own(name, rule):
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
 @pytest.mark.parametrize("form", TARGETS)
 def test_greedy_texts_are_the_targets_own(name, form):
-    target = TARGETS[form](toy_target(5, 8, seed=2))
+    target = TARGETS[form](toy_target(5, 8, seed=7))
     draft = drafts_of(5, target, nodes=6)[name]
     own = autoregressive_generate(target, [0, 1, 2], 30, Sampling(0)).tokens
     made = tree_generate(target, draft, [0, 1, 2], 30, Sampling(0))
-    assert made.tokens == own
+    assert made.tokens == own and len(set(own)) > 2
 
 
 def test_a_fixed_tree_holds_the_likeliest_paths():
@@ -205,7 +205,7 @@ def test_what_is_recycled_stays_with_its_text():
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
 def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
     """At temperature 0 and 1: the same texts, and as many rounds."""
-    target = toy_target(5, 8, seed=3)
+    target = toy_target(5, 8, seed=7)
     prompts = [[0, 1], [3, 2, 4, 1], [2]]
     for sampling in (Sampling(0), Sampling()):
         draft = drafts_of(5, target, nodes=5)[name]
@@ -269,7 +269,7 @@ def test_two_requests_of_a_server_under_one_budget_are_independent(name):
 @pytest.mark.parametrize("pool", [False, True])
 def test_a_server_makes_no_more_guesses_than_its_budget(pool):
     """A pass has `nodes` guesses in all, unevenly; greedy texts are the target's own."""
-    plain = toy_target(5, 8, seed=3)
+    plain = toy_target(5, 8, seed=7)
     target = on_pool(plain, blocks=40, size=2) if pool else plain
     server, made = BudgetServer(target, BestFirst(random_draft(5), 6), seed=0), {}
     prompts = [[0, 1], [3, 2, 4, 1], [2]]
@@ -286,12 +286,12 @@ def test_a_server_makes_no_more_guesses_than_its_budget(pool):
     assert any(len(count) == 3 and len(set(count)) > 1 for count in counts)
     for b, prompt in enumerate(prompts):
         own = autoregressive_generate(plain, prompt, 14, Sampling(0)).tokens
-        assert made[b].tokens == own
+        assert made[b].tokens == own and len(set(own)) > 2
 
 
 def test_a_budget_server_preempts_as_the_server_does():
     """In a cache that is too small for all, greedy texts are what they are alone."""
-    target, draft = toy_target(5, 8, seed=3), BestFirst(random_draft(5), 4, sure)
+    target, draft = toy_target(5, 8, seed=7), BestFirst(random_draft(5), 4, sure)
     server, made = BudgetServer(target, draft, capacity=12, rows=3, seed=0), {}
     prompts = [[0, 1], [3, 2, 4, 1], [2]]
     for prompt in prompts:
@@ -303,13 +303,14 @@ def test_a_budget_server_preempts_as_the_server_does():
         lost += sum(request.preempted for request in requests)
     assert lost
     for b, prompt in enumerate(prompts):
-        assert made[b].tokens == autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
+        own = autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
+        assert made[b].tokens == own and len(set(own)) > 2
 
 
 @pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
 def test_one_text_under_a_budget_is_what_it_is_alone(name):
     """Over restarts of the window, with guesses in the round after each; round for round."""
-    target = toy_target(5, 8, seed=3)
+    target = toy_target(5, 8, seed=7)
     for sampling in (Sampling(0), Sampling()):
         draft = drafts_of(5, target, nodes=5)[name]
         (made,) = budget_generate(target, draft, [[0, 1]], 25, sampling, [RandomSource(4)])
@@ -320,7 +321,7 @@ def test_one_text_under_a_budget_is_what_it_is_alone(name):
 
 def test_who_gets_no_place_in_a_pass_takes_no_guesses_from_others():
     """Where the server's own budget is tight, those that have room still guess."""
-    target, made = toy_target(5, 16, seed=3), {}
+    target, made = toy_target(5, 16, seed=8), {}
     server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=7, rows=3, seed=0)
     for prompt in ([0, 1], [3], [2]):
         server.submit(prompt, 9, Sampling(0))
@@ -332,18 +333,19 @@ def test_who_gets_no_place_in_a_pass_takes_no_guesses_from_others():
 
 def test_the_same_dice_write_the_same_text_in_a_budget_server():
     """A request that drafts in a way of its own does so; its neighbour shares."""
-    target, made = toy_target(5, 16, seed=3), {}
+    target, made = toy_target(5, 16, seed=8), {}
     server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), seed=0)
     server.submit([0, 1], 12, Sampling(), SameDice(7, 2), steps=SAME_TREE)
     server.submit([3], 12, Sampling(0))
     while len(made) < 2:
         made |= server.step()
     assert made[0].tokens == autoregressive_generate(target, [0, 1], 12, rng=SameDice(7, 2)).tokens
-    assert made[1].tokens == autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+    own = autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+    assert made[1].tokens == own and len(set(own)) > 2
 
 
 def test_constraints_hold_in_a_budget_server():
-    target, made = toy_target(5, 16, seed=3), {}
+    target, made = toy_target(5, 16, seed=8), {}
     asked = Constraints(presence=1.5, bias={2: 0.7})
     server = BudgetServer(target, BestFirst(random_draft(5), 6, sure), seed=0)
     for prompt in ([0, 1], [3]):
