@@ -419,7 +419,7 @@ class StateLanguageModel(GPTLanguageModel):
         Errors are those of `embed`.
         """
         hidden, layers = super().trunk(idx, pos, past_kvs, attn_mask)
-        return hidden, self.remembered(layers, past_kvs, *idx.shape)
+        return hidden, self.remembered(layers, past_kvs, *idx.shape, attn_mask)
 
     def states(
         self,
@@ -440,14 +440,21 @@ class StateLanguageModel(GPTLanguageModel):
                 "from there; use a draft that reads tokens"
             )
         streams, layers = super().states(idx, pos, past_kvs, attn_mask)
-        return streams, self.remembered(layers, past_kvs, *idx.shape)
+        return streams, self.remembered(layers, past_kvs, *idx.shape, attn_mask)
 
     def remembered(
-        self, layers: Sequence[Pass | tuple], past_kvs: StateCache | None, B: int, T: int
+        self,
+        layers: Sequence[Pass | tuple],
+        past_kvs: StateCache | None,
+        B: int,
+        T: int,
+        attn_mask: Tensor | None = None,
     ) -> StateCache:
         """The cache after a pass over T tokens of B texts, of what the layers took in."""
         old = StateCache((), [0] * B, [0] * B) if past_kvs is None else past_kvs
         own = old.more or [T] * B
+        if past_kvs is None and attn_mask is not None:  # what fills up a row does not see itself
+            own = attn_mask.diagonal(dim1=-2, dim2=-1).sum(-1).expand(B).tolist()
         due = old.due if self.way is Snapshot else [0] * B
         sure = [min(pair) for pair in zip(due, own, strict=True)]
         before = [n + s for n, s in zip(old.lengths, sure, strict=True)]

@@ -284,7 +284,7 @@ def a_llama():
     return CausalModel(model, 16)
 
 
-OTHERS = {way: lambda way=way: toy_states(5, 16).remembering(way) for way in WAYS}
+OTHERS = {way: lambda way=way: toy_states(5, 16, seed=22).remembering(way) for way in WAYS}
 OTHERS["transformers"] = a_llama
 
 
@@ -294,6 +294,7 @@ def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind):
     """Over restarts: the text is plain decoding's, and passes are as many alone as in a batch."""
     target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
     own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
+    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
     loops = in_each_loop(target, LATE[name](), 3, prompts, 24)
     passes = {loop: [len(g.rounds) for g in made] for loop, made in loops.items()}
     for loop, made in loops.items():
@@ -308,6 +309,7 @@ def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind):
 def test_one_budget_serves_the_targets_of_part_six(name, kind):
     target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
     own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
+    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
     batch = budget_generate(target, LATE[name](), prompts, 24, GREEDY)
     server = BudgetServer(target, LATE[name](), seed=0)
     for prompt in prompts:
@@ -355,13 +357,20 @@ def test_one_draft_for_two_texts_that_take_turns_reads_each_once():
     assert read_by([one, one]) == read_by([TransformerDraft(model) for _ in prompts])
 
 
+@pytest.mark.parametrize("inside", ["alone", "first", "otherwise"])
 @pytest.mark.parametrize("own", ["exit", "mtp"])
-def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own):
+def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own, inside):
+    """By itself, and as either draft of a hybrid."""
     target, head = deep_toy()
     draft = EarlyExitDraft(target, 1, head)
     if own == "mtp":
         draft = EagleDraft(target, random_head(target), 2)
         draft.target = target
+    table = Chain(random_draft(target.config.vocab_size), 2)
+    if inside == "first":
+        draft = Hybrid(repeats, draft, table)
+    if inside == "otherwise":
+        draft = Hybrid(repeats, table, draft)
     other = deepcopy(target)
     assert tree_generate(target, draft, [0, 1], 5).tokens
     with pytest.raises(ValueError, match=r"decode with draft.target"):
@@ -370,6 +379,14 @@ def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own):
         batch_generate(other, draft, [[0, 1]], 5)
     with pytest.raises(ValueError, match=r"decode with draft.target"):
         Server(other, draft)
+
+
+def test_two_drafts_that_go_on_from_different_targets_make_no_hybrid():
+    target, head = deep_toy()
+    one, other = (EarlyExitDraft(model, 1, head) for model in (target, deepcopy(target)))
+    assert Hybrid(repeats, one, EarlyExitDraft(target, 1, head)).target is target
+    with pytest.raises(ValueError, match="two different targets"):
+        Hybrid(repeats, one, other)
 
 
 @pytest.mark.parametrize("parents", [[1, -1], [-2, -1], [0, -1], [-1, 1], [5, -1]])

@@ -25,6 +25,7 @@ from nanogpt.drafts.protocol import Chain
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Led, random_draft, toy_target
 from nanogpt.rules import accept_traversal, accept_tree
@@ -87,11 +88,11 @@ def test_the_output_is_the_targets_own(name, rule):
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
 @pytest.mark.parametrize("form", TARGETS)
 def test_greedy_texts_are_the_targets_own(name, form):
-    target = TARGETS[form](toy_target(5, 8, seed=2))
+    target = TARGETS[form](toy_target(5, 8, seed=7))
     draft = drafts_of(5, target, nodes=6)[name]
     own = autoregressive_generate(target, [0, 1, 2], 30, Sampling(0)).tokens
     made = tree_generate(target, draft, [0, 1, 2], 30, Sampling(0))
-    assert made.tokens == own
+    assert made.tokens == own and len(set(own)) > 2
 
 
 def test_a_fixed_tree_holds_the_likeliest_paths():
@@ -204,7 +205,7 @@ def test_what_is_recycled_stays_with_its_text():
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
 def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
     """At temperature 0 and 1: the same texts, and as many rounds."""
-    target = toy_target(5, 8, seed=3)
+    target = toy_target(5, 8, seed=7)
     prompts = [[0, 1], [3, 2, 4, 1], [2]]
     for sampling in (Sampling(0), Sampling()):
         draft = drafts_of(5, target, nodes=5)[name]
@@ -235,16 +236,8 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
 def joint(decode, requests):
     """The law of two texts together, beside the product of what each is alone."""
     target = toy_target(2, 4, seed=1)
-    singles = [
-        enumerate_outcomes(
-            lambda rng, request=request: tuple(
-                autoregressive_generate(target, *request, rng=rng).tokens
-            )
-        )
-        for request in requests
-    ]
-    product = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
-    return total_variation(enumerate_outcomes(lambda rng: decode(target, rng)), product)
+    got = enumerate_outcomes(lambda rng: decode(target, rng))
+    return total_variation(got, product_of(target, requests))
 
 
 REQUESTS = [([0, 1], 2, Sampling()), ([1], 3, Sampling(0.5))]
@@ -276,7 +269,7 @@ def test_two_requests_of_a_server_under_one_budget_are_independent(name):
 @pytest.mark.parametrize("pool", [False, True])
 def test_a_server_makes_no_more_guesses_than_its_budget(pool):
     """A pass has `nodes` guesses in all, unevenly; greedy texts are the target's own."""
-    plain = toy_target(5, 8, seed=3)
+    plain = toy_target(5, 8, seed=7)
     target = on_pool(plain, blocks=40, size=2) if pool else plain
     server, made = BudgetServer(target, BestFirst(random_draft(5), 6), seed=0), {}
     prompts = [[0, 1], [3, 2, 4, 1], [2]]
@@ -293,12 +286,12 @@ def test_a_server_makes_no_more_guesses_than_its_budget(pool):
     assert any(len(count) == 3 and len(set(count)) > 1 for count in counts)
     for b, prompt in enumerate(prompts):
         own = autoregressive_generate(plain, prompt, 14, Sampling(0)).tokens
-        assert made[b].tokens == own
+        assert made[b].tokens == own and len(set(own)) > 2
 
 
 def test_a_budget_server_preempts_as_the_server_does():
     """In a cache that is too small for all, greedy texts are what they are alone."""
-    target, draft = toy_target(5, 8, seed=3), BestFirst(random_draft(5), 4, sure)
+    target, draft = toy_target(5, 8, seed=7), BestFirst(random_draft(5), 4, sure)
     server, made = BudgetServer(target, draft, capacity=12, rows=3, seed=0), {}
     prompts = [[0, 1], [3, 2, 4, 1], [2]]
     for prompt in prompts:
@@ -310,13 +303,14 @@ def test_a_budget_server_preempts_as_the_server_does():
         lost += sum(request.preempted for request in requests)
     assert lost
     for b, prompt in enumerate(prompts):
-        assert made[b].tokens == autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
+        own = autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
+        assert made[b].tokens == own and len(set(own)) > 2
 
 
 @pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
 def test_one_text_under_a_budget_is_what_it_is_alone(name):
     """Over restarts of the window, with guesses in the round after each; round for round."""
-    target = toy_target(5, 8, seed=3)
+    target = toy_target(5, 8, seed=7)
     for sampling in (Sampling(0), Sampling()):
         draft = drafts_of(5, target, nodes=5)[name]
         (made,) = budget_generate(target, draft, [[0, 1]], 25, sampling, [RandomSource(4)])
@@ -327,7 +321,7 @@ def test_one_text_under_a_budget_is_what_it_is_alone(name):
 
 def test_who_has_no_place_in_the_cache_takes_no_guesses_from_others():
     """Where memory is tight, some pass has a request without guesses, and others with all of 4."""
-    target, passes, made = toy_target(5, 16, seed=3), [], {}
+    target, passes, made = toy_target(5, 16, seed=8), [], {}
     prompts = [[0, 1], [3], [2]]
     server = BudgetServer(target, BestFirst(random_draft(5), 4), capacity=24, rows=3, seed=0)
     for prompt in prompts:
@@ -344,7 +338,7 @@ def test_who_has_no_place_in_the_cache_takes_no_guesses_from_others():
 
 def test_a_larger_budget_never_makes_fewer_guesses():
     """Three requests that are read, and 4 guesses a pass: as many as the budget leaves, up to 4."""
-    target, most = toy_target(5, 64, seed=3), {}
+    target, most = toy_target(5, 64, seed=8), {}
     for budget in range(3, 16):
         server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=budget, rows=3, seed=0)
         requests = [server.submit(prompt, 40, Sampling(0)) for prompt in ([0, 1], [3], [2])]
@@ -358,7 +352,7 @@ def test_a_larger_budget_never_makes_fewer_guesses():
 
 def test_with_many_requests_the_guesses_are_still_shared_by_all():
     """The default budget, eleven texts: each may be given the guesses that a pass has."""
-    target, draft = toy_target(5, 64, seed=3), BestFirst(random_draft(5), 24)
+    target, draft = toy_target(5, 64, seed=8), BestFirst(random_draft(5), 24)
     server = BudgetServer(target, draft, rows=11, seed=0)
     for b in range(11):
         server.submit([b % 5, b // 5], 40, Sampling(0))
@@ -376,7 +370,7 @@ def test_who_makes_the_draft_fail_is_dropped_and_the_others_go_on():
                 raise ValueError("boom")
             return random_draft(5).get_probs(context)
 
-    target, made = toy_target(5, 16, seed=3), {}
+    target, made = toy_target(5, 16, seed=8), {}
     server = BudgetServer(target, BestFirst(Fails(), 4), seed=0)
     for prompt in ([0, 1], [3], [2]):
         server.submit(prompt, 9, Sampling(0))
@@ -392,19 +386,20 @@ def test_who_makes_the_draft_fail_is_dropped_and_the_others_go_on():
 
 def test_the_same_dice_write_the_same_text_in_a_budget_server():
     """A request that drafts in a way of its own does so; its neighbour shares."""
-    target, made = toy_target(5, 16, seed=3), {}
+    target, made = toy_target(5, 16, seed=8), {}
     server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), seed=0)
     server.submit([0, 1], 12, Sampling(), SameDice(7, 2), steps=SAME_TREE)
     server.submit([3], 12, Sampling(0))
     while len(made) < 2:
         made |= server.step()
     assert made[0].tokens == autoregressive_generate(target, [0, 1], 12, rng=SameDice(7, 2)).tokens
-    assert made[1].tokens == autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+    own = autoregressive_generate(target, [3], 12, Sampling(0)).tokens
+    assert made[1].tokens == own and len(set(own)) > 2
 
 
 def test_who_drafts_alone_and_those_who_share_keep_within_the_servers_budget():
     """9 places, 3 of them for known tokens: 4 guesses for the last, and 2 for the two others."""
-    target = toy_target(5, 64, seed=3)
+    target = toy_target(5, 64, seed=8)
     server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), budget=9, rows=3, seed=0)
     server.submit([0, 1], 40, Sampling(0))
     server.submit([3], 40, Sampling(0))
@@ -416,7 +411,7 @@ def test_who_drafts_alone_and_those_who_share_keep_within_the_servers_budget():
 
 
 def test_constraints_hold_in_a_budget_server():
-    target, made = toy_target(5, 16, seed=3), {}
+    target, made = toy_target(5, 16, seed=8), {}
     asked = Constraints(presence=1.5, bias={2: 0.7})
     server = BudgetServer(target, BestFirst(random_draft(5), 6, sure), seed=0)
     for prompt in ([0, 1], [3]):
@@ -476,6 +471,10 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
         (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
         (lambda: Recycling(3, 2, 0), "k is 0"),
         (lambda: Recycling(3, 0), "nodes is 0"),
+        (lambda: BestFirst(random_draft(3), 2.5), "nodes is 2.5; it must be a whole number"),
+        (lambda: BestFirst(random_draft(3), True), "nodes is True; it must be a whole number"),
+        (lambda: Recycling(3, 2, 2.5), "k is 2.5; it must be a whole number"),
+        (lambda: Recycling(3, 2, True), "k is True; it must be a whole number"),
         (
             lambda: budget_generate(toy_target(3, 8), BestFirst(random_draft(3), 2), [1, 2], 4),
             "prompts are lists",

@@ -18,6 +18,7 @@ from nanogpt.drafts.itself import CopyDraft
 from nanogpt.drafts.protocol import Proposer
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Tree, autoregressive_generate, prefill
+from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, random_draft, random_head, toy_target
 from nanogpt.rules import accept_tree
@@ -164,15 +165,7 @@ def joint(server):
 @pytest.fixture(scope="module")
 def product():
     """The product of what each of them gets from the target alone."""
-    one, two = (
-        enumerate_outcomes(
-            lambda rng, p=prompt, n=n: tuple(
-                autoregressive_generate(PAIR, p, n, Sampling(), rng).tokens
-            )
-        )
-        for prompt, n in ASKED
-    )
-    return {(a, b): one[a] * two[b] for a in one for b in two}
+    return product_of(PAIR, ASKED)
 
 
 @pytest.mark.parametrize(

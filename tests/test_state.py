@@ -14,7 +14,7 @@ from nanogpt.drafts import ngram
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import autoregressive_generate, prefill
+from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import tree_mask
 from nanogpt.proof.bugs import BUGS
@@ -25,7 +25,7 @@ from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import random_draft, toy_states, toy_target
 from nanogpt.same import SameDice
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.batch import batch_generate, verify_batch
 from nanogpt.serving.paged import on_pool
 from nanogpt.serving.server import Server
 from nanogpt.speculative import speculative_generate
@@ -493,3 +493,17 @@ def test_a_state_that_is_never_taken_back_costs_alpha_and_text():
     prompt, n = [0, 1, 2], 200
     right = autoregressive_generate(TOY, prompt, n, **GREEDY).tokens
     assert speculative_generate(wrong, random_draft(7), prompt, n, 3, **GREEDY).tokens != right
+
+
+@every_way
+def test_a_first_pass_over_texts_of_two_lengths_leaves_each_its_own_state(way):
+    """The shorter one's row is filled up, and no state may have read that."""
+    target, prompts, said = TOY.remembering(way), [[0, 1], [3, 2, 4, 1, 5]], 6
+    texts = [Text(target, prompt, 5) for prompt in prompts]
+    verified = verify_batch(target, texts, [Tree.empty(7)] * 2, [Sampling()] * 2)
+    for prompt, (_, _, cache) in zip(prompts, verified, strict=True):
+        whole = target.states(torch.tensor([[*prompt, said]]))[0][-1][:, -1]
+        cache = trim_kv_cache(cache, len(prompt), 0)
+        rest = torch.tensor([[*prompt[cache_length(cache) :], said]])
+        mine = target.states(rest, past_kvs=cache)[0][-1][:, -1]
+        torch.testing.assert_close(mine, whole, rtol=0, atol=1e-9)

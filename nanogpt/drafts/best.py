@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from nanogpt.drafts.itself import check_whole
 from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
 
@@ -55,7 +56,8 @@ def best_first(
         """The first child of a node waits."""
         if len(path) < roots[i].depth:
             q = roots[i].after(path)
-            wait(i, node, path, reached, roots[i].sampling.of_probs(q) if drawn[i] else q)
+            offered = roots[i].sampling.of_probs(q) if drawn[i] else q
+            wait(i, node, path, reached, offered)
 
     for i in range(len(roots)):
         open_up(i, -1, [], 1.0)
@@ -82,12 +84,11 @@ def best_first(
 class Growing(Proposer):
     """Proposes a tree of `nodes` guesses, grown by best_first from its root; sure as there.
 
-    Raises ValueError for fewer than 1 node.
+    Raises ValueError unless nodes is a whole number from 1.
     """
 
     def __init__(self, vocab_size: int, nodes: int, sure: Sure | None = None):
-        if nodes < 1:
-            raise ValueError(f"nodes is {nodes}; it must be at least 1")
+        check_whole(1, nodes=nodes)
         self.vocab_size, self.nodes, self.sure = vocab_size, nodes, sure
 
     def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
@@ -138,14 +139,16 @@ class BlockTree(Growing):
             return Root(lambda path: None, 0, sampling, rng)
         block, current = self.block, text.tokens[-1]
         before = torch.tensor([current], device=text.hidden.device)
-        logits = block.lm_head(block.drafter(block.seen(text)[None], before)[0])[:, None]
+        hidden = block.drafter(block.seen(text)[None], before)[0]  # (K, C)
+        logits = block.lm_head(hidden)[:, None]  # (K, 1, V)
         if block.markov:
             tokens = torch.arange(self.vocab_size, device=text.hidden.device)
             logits = block.drafter.corrected(logits, tokens)
         q = Sampling().probs(logits)  # (K, V, V), or (K, 1, V) where nobody is told
 
         def after(path: list[int]) -> Tensor:
-            return q[len(path), [current, *path][-1] if block.markov else 0]
+            row = [current, *path][-1] if block.markov else 0
+            return q[len(path), row]
 
         return Root(after, min(block.K, most), sampling, rng)
 
@@ -156,14 +159,14 @@ class Recycling(Growing):
     Each pass has a row of p for every token that it read, of rejected guesses as well; of the
     newest one, the `k` likeliest are kept (Luo et al. 2024, arXiv 2408.08696, who keep no p, and
     fill a tree of one fixed shape). The table is the text's own, and gone when the text is.
-    Raises ValueError as Growing does, and for k below 1.
+    Raises ValueError as Growing does, and unless k is a whole number from 1.
     """
 
     def __init__(self, vocab_size: int, nodes: int = 16, k: int = 8):
         super().__init__(vocab_size, nodes)
-        if k < 1:
-            raise ValueError(f"k is {k}; it must be at least 1")
-        self.k, self.nothing = min(k, vocab_size), torch.zeros(vocab_size, dtype=torch.float64)
+        check_whole(1, k=k)
+        self.k = min(k, vocab_size)
+        self.nothing = torch.zeros(vocab_size, dtype=torch.float64)
 
     def learn(self, text: Text) -> dict[int, Tensor]:
         """{token: q (V,)} of each token that a pass has read, from its newest row."""

@@ -19,7 +19,9 @@ class Hybrid(Proposer):
 
     knows(context) settles it, and sees no guess. To have both guess, and keep the guesses that came
     out better, is biased.
-    Raises ValueError for drafts of different vocabularies, or that read different streams.
+    target: that of a draft which goes on from its target's own passes.
+    Raises ValueError for drafts of different vocabularies, that read different streams, or that go
+    on from different targets.
     """
 
     def __init__(
@@ -31,9 +33,14 @@ class Hybrid(Proposer):
                 "they must share one tokenizer"
             )
         reading = [draft for draft in (first, otherwise) if draft.reads]
-        self.reads, self.layers = bool(reading), reading[0].layers if reading else None
+        self.reads = bool(reading)
+        self.layers = reading[0].layers if reading else None
         if any(draft.layers != self.layers for draft in reading):
             raise ValueError("the drafts read the streams after different layers; use one")
+        own = [d.target for d in (first, otherwise) if d.target is not None]
+        self.target = own[0] if own else None
+        if any(other.blocks is not self.target.blocks for other in own):
+            raise ValueError("the drafts go on from two different targets; use one")
         self.knows, self.first, self.otherwise = knows, first, otherwise
         self.vocab_size = first.vocab_size
 

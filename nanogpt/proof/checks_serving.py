@@ -9,7 +9,7 @@ decoders as well, each with checks of its own; `ahead_decoder()` writes one text
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -409,6 +409,22 @@ def check_held(generate: BatchDecoder, n: int = 10) -> None:
         assert other.length == 8
 
 
+def product_of(target, requests: Iterable[tuple]) -> dict[tuple, float]:
+    """{(one text, the other): chance} if each of two requests is written by itself.
+
+    requests: (prompt, length), or (prompt, length, sampling), of each.
+    """
+    one, two = (
+        enumerate_outcomes(
+            lambda rng, request=request: tuple(
+                autoregressive_generate(target, *request, rng=rng).tokens
+            )
+        )
+        for request in requests
+    )
+    return {(a, b): one[a] * two[b] for a, b in itertools.product(one, two)}
+
+
 def check_preemption(generate: BatchDecoder) -> None:
     """With too few places for all, texts are the target's own, and no pass takes more places.
 
@@ -416,15 +432,7 @@ def check_preemption(generate: BatchDecoder) -> None:
     """
     target, draft = toy_target(2, 8, seed=1), random_draft(2)
     prompts, lengths = [[0, 1], [1]], [3, 3]
-    single = [
-        enumerate_outcomes(
-            lambda rng, prompt=prompt: tuple(
-                autoregressive_generate(target, prompt, 3, rng=rng).tokens
-            )
-        )
-        for prompt in prompts
-    ]
-    exact = {(a, b): single[0][a] * single[1][b] for a, b in itertools.product(*single)}
+    exact = product_of(target, zip(prompts, lengths, strict=True))
     got = enumerate_outcomes(
         lambda rng: tuple(
             tuple(made.tokens)
@@ -529,15 +537,7 @@ def check_taught(generate: BatchDecoder) -> None:
     Each for itself, and by a shared draft. generate: a `learning_decoder`.
     """
     target, draft, prompts = toy_target(2, 8, seed=1), random_draft(2), [[0, 1], [1]]
-    singles = [
-        enumerate_outcomes(
-            lambda rng, prompt=prompt: tuple(
-                autoregressive_generate(target, prompt, 3, rng=rng).tokens
-            )
-        )
-        for prompt in prompts
-    ]
-    exact = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
+    exact = product_of(target, [(prompt, 3) for prompt in prompts])
     for shared in (False, True):
         got = enumerate_outcomes(
             lambda rng, shared=shared: tuple(

@@ -286,21 +286,10 @@ def budget_decoder(module=budget, trees=best) -> BatchDecoder:
     Guesses are drawn, siblings as well. module, trees: where budget_generate and BestFirst are.
     """
 
-    def generate(
-        target,
-        draft,
-        prompts,
-        max_new_tokens,
-        K=4,
-        samplings=Sampling(),
-        rngs=None,
-        stop_token=None,
-    ):
+    def generate(target, draft, prompts, max_new_tokens, K=4, *given, **named):
         nodes = sum(batch.one_each(K, len(prompts)))
         growing = trees.BestFirst(draft, nodes, sure=lambda q: float(q.max()) ** 0.5)
-        return module.budget_generate(
-            target, growing, prompts, max_new_tokens, samplings, rngs, stop_token
-        )
+        return module.budget_generate(target, growing, prompts, max_new_tokens, *given, **named)
 
     return generate
 

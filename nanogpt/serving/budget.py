@@ -35,7 +35,7 @@ def share(draft: Growing, seats: Sequence[Seat | Request], nodes: int) -> list[T
     return best_first(roots, nodes, draft.vocab_size, draft.sure)
 
 
-def budget_round(target, seats: Sequence[Seat], nodes: int) -> None:
+def budget_round(target: GPTLanguageModel, seats: Sequence[Seat], nodes: int) -> None:
     """One round of every text, of `nodes` guesses in all: what its seat drafts is made before."""
     for seat in seats:
         seat.text.restart_if_full()

@@ -143,7 +143,10 @@ def my_tree(after, depth, nodes):
         (changed(TREE, "return tokens, parents", "pass"), "nothing came back"),
     ],
     1: [
-        (changed(LENGTHS, "survives *= chance", "survives = chance"), "you verify"),
+        (
+            changed(LENGTHS, "survives *= chance", "survives = chance"),
+            "what survives is the product: you verify",
+        ),
         (  # even shares
             """
 def my_lengths(chances, rows):
