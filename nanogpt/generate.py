@@ -156,6 +156,13 @@ class Generation:
         return sum(r.n_accepted for r in self.rounds) / examined if examined else float("nan")
 
 
+def check_whole(least: int, **values: int) -> None:
+    """Raise ValueError unless each of the values is a whole number from `least`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number from {least}")
+
+
 def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size: int) -> None:
     """Raise ValueError unless the prompt is usable and max_new_tokens a whole number from 0."""
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):

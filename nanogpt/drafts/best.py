@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from nanogpt.drafts.itself import check_whole
-from nanogpt.generate import Draft, Proposer, Text, Tree
+from nanogpt.generate import Draft, Proposer, Text, Tree, check_whole
 from nanogpt.sampling import RandomSource, Sampling
 
 Sure = Callable[[Tensor], float]  # of q (V,): how likely a guess from it is kept

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Proposer, Text, Tree
+from nanogpt.generate import Proposer, Text, Tree, check_whole
 from nanogpt.model import Begun, FeedForward, GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
 
@@ -271,13 +271,6 @@ def load_exits(
 def load_layerskip(path: Path = LAYERSKIP, device: str | torch.device = "cpu") -> GPTLanguageModel:
     """The target that was trained to be left early. Errors are those of checkpoint.load."""
     return checkpoint.load(path, device, make_one="python data/make_drafts.py layerskip")[0]
-
-
-def check_whole(least: int, **values: int) -> None:
-    """Raise ValueError unless each of the values is a whole number from `least`."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number from {least}")
 
 
 def round_to(weight: Tensor, bits: int) -> Tensor:

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nanogpt.drafts.transformer import window_start
 from nanogpt.generate import Draft, Proposer, Round, Text, Tree, TreeRound
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import draft_tokens
@@ -156,7 +155,8 @@ class NetStudent(Student):
     def learn(self, tokens: Sequence[int], probs: Tensor) -> None:
         """A step towards those of the rows (n, V) that the window holds."""
         model, size = self.draft.model, self.draft.model.config.block_size
-        start = window_start(len(tokens) - 1, size)  # as the draft reads it
+        half = max(1, size // 2)
+        start = max(0, -(-(len(tokens) - 1 - size) // half) * half)  # as the draft reads it
         n = min(len(probs), len(tokens) - 1 - start)
         with torch.inference_mode(False), torch.enable_grad():
             idx = torch.tensor([list(tokens[start:-1])], device=model.device)

@@ -96,10 +96,12 @@ class CausalModel(GPTLanguageModel):
         nn.Module.__init__(self)  # nothing of ours is initialised
         has = model.config.get_text_config(decoder=True)
         positions = getattr(has, "max_position_embeddings", None)
-        check_trimmable(model, window or positions)
-        if getattr(has, "final_logit_softcapping", None):  # small logits would not show it
+        window = positions if window is None else window
+        check_trimmable(model, window)
+        # Small logits would not show it:
+        if getattr(has, "final_logit_softcapping", None):
             raise ValueError(f"{type(model).__name__} caps its logits, which is not done here")
-        if not 4 <= (window or positions or 0) <= (positions or window):
+        if window is None or not 4 <= window <= (positions or window):
             raise ValueError(f"window is {window}; take 4 or more, of its {positions} positions")
         attention = model.config._attn_implementation
         if attention not in TAKES_MASKS:
@@ -111,8 +113,8 @@ class CausalModel(GPTLanguageModel):
         self.lm_head, self.ln_f = model.get_output_embeddings(), nn.Identity()
         V, C = self.lm_head.weight.shape
         n_head = getattr(has, "num_attention_heads", 1)
-        n_head = n_head if C % n_head == 0 else 1  # it is told, and nothing here counts on it
-        self.config = GPTConfig(V, window or positions, has.num_hidden_layers, n_head, C)
+        n_head = n_head if C % n_head == 0 else 1  # nothing here counts on it
+        self.config = GPTConfig(V, window, has.num_hidden_layers, n_head, C)
         self.model, self.blocks = model.eval().requires_grad_(False), ()
         self.probe()
 
@@ -137,7 +139,7 @@ class CausalModel(GPTLanguageModel):
             mask = tree_mask([-1, 0, -1], 0).to(self.device)  # after a: b and then c, or c
             tree, _ = self.trunk(self.row([a, b, c, c]), mask.sum(-1) - 1, None, mask)
         except (TypeError, RuntimeError, AttributeError, ValueError) as error:
-            said = str(error).splitlines()[0]
+            said = " ".join(str(error).split())
             raise ValueError(f"{name} is not called as other models are: {said}") from error
         if len(kvs) != self.config.n_layer or any(k.shape[1] != 2 for ((k, _),) in kvs):
             raise ValueError(f"{name} does not return an entry of each token in each layer")
@@ -211,7 +213,8 @@ def theirs(past_kvs: KVCache | None):
     for ((k, v),) in past_kvs or ():
         layer = DynamicLayer()
         layer.lazy_initialization(k, v)
-        layer.keys, layer.values = k.transpose(1, 2), v.transpose(1, 2)  # no copy is made
+        layer.keys = k.transpose(1, 2)  # no copy is made
+        layer.values = v.transpose(1, 2)
         cache.layers.append(layer)
     return cache
 

@@ -59,7 +59,7 @@ def budget_generate(
 ) -> list[Generation]:
     """batch_generate, with the draft's `nodes` as one budget for all texts of a pass.
 
-    The other arguments, and what is raised, are batch_generate's.
+    The other arguments are batch_generate's. Raises ValueError as it does.
     """
     check_draft(draft, target.config.vocab_size)
     check_target(draft, target)

@@ -18,6 +18,14 @@ PART = """
 def my_verdict(plain, other, logits, tie):
     for place, (a, b) in enumerate(zip(plain, other)):
         if a != b:
+            apart = abs(logits[place][a] - logits[place][b])
+            return "tie" if apart <= tie else "wrong"
+    return "equal"
+"""
+BEST = """
+def my_verdict(plain, other, logits, tie):
+    for place, (a, b) in enumerate(zip(plain, other)):
+        if a != b:
             best, second = sorted(logits[place], reverse=True)[:2]
             return "tie" if best - second <= tie else "wrong"
     return "equal"
@@ -65,8 +73,9 @@ def my_verdict(plain, other, logits, tie):
     parted = [i for i in range(len(plain)) if plain[i] != other[i]]
     if not parted:
         return "equal"
-    row = torch.as_tensor(logits[parted[0]], dtype=torch.float64).topk(2).values
-    return "wrong" if row[0] - row[1] > tie else "tie"
+    row = torch.as_tensor(logits[parted[0]], dtype=torch.float64)
+    a, b = row[plain[parted[0]]], row[other[parted[0]]]
+    return "wrong" if (a - b).abs() > tie else "tie"
 """,
     ],
 }
@@ -112,7 +121,8 @@ def my_pass(engine, Ledger, tokens, past):
     ],
     2: [
         (changed(PART, '"equal"', '"tie"'), "the texts are equal"),
-        (changed(PART, "logits[place]", "logits[-1]"), "first place"),
+        (PART.replace("logits[place]", "logits[-1]"), "first place"),
+        (BEST, "the logits of the two tokens"),
         (changed(PART, "<= tie", "<= 1"), "first place"),
     ],
 }
