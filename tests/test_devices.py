@@ -11,10 +11,12 @@ from pretend import Pretend
 from nanogpt import checkpoint
 from nanogpt.commands import demo
 from nanogpt.data import get_batch
-from nanogpt.drafts import ahead, eagle, itself, parallel, transformer
+from nanogpt.drafts import ahead, best, eagle, itself, parallel, transformer
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.learning import LearningDraft, NetStudent, SoftTable
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.shipped import DRAFTS
+from nanogpt.engines import causal, own
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import bench
@@ -30,11 +32,12 @@ from nanogpt.proof.decoders import (
     server_decoder,
     tree_decoder,
 )
-from nanogpt.proof.toys import SelfDraft, Watched, random_draft, random_head
+from nanogpt.proof.toys import SelfDraft, Watched, random_draft, random_head, toy_states
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
 from nanogpt.speculative import speculative_generate
+from nanogpt.state import WAYS
 from nanogpt.train import evaluate, make_optimizer, on_text, train
 from nanogpt.tree import tree_generate
 
@@ -223,6 +226,17 @@ def block_draft(model, target, markov):
     return parallel.BlockDraft(target, random_weights(drafter, model), markov=markov)
 
 
+def sure(q):
+    """How likely a guess is kept, says somebody who does not know."""
+    return float(q.max()) ** 0.5
+
+
+def net_of(model):
+    """A net that learns, where the model is."""
+    own = random_weights(copy.deepcopy(model).cpu(), model)
+    return NetStudent(transformer.TransformerDraft(own), every=2, rate=0.05).copy()
+
+
 def ahead_draft(model):
     drafter = ahead.Drafter(transformer.TransformerDraft(model), 2, [1, 1, 1])
     return ahead.AheadDraft(ahead.Inline(drafter), shared=True)
@@ -242,6 +256,10 @@ READERS = {  # of the target's knowledge: from a model and its form
     "jacobi": lambda model, target: JacobiDraft(11, 3),
     "lookahead": lambda model, target: LookaheadDraft(11, 3, 3, 3),
     "ahead": lambda model, target: ahead_draft(model),
+    "block tree": lambda model, target: best.BlockTree(block_draft(model, target, True), 5, sure),
+    "recycling": lambda model, target: best.Recycling(11, 5, 3),
+    "learning table": lambda model, target: LearningDraft(SoftTable(random_draft(11), 0, 2), 3),
+    "learning net": lambda model, target: LearningDraft(net_of(model), 3),
 }
 
 
@@ -257,6 +275,40 @@ def test_drafts_that_read_the_target_are_the_same(reader, form, device, floats):
         return [tree_generate(target, draft, [1, 2, 3], 11, sampling=sampling, rng=rng)]
 
     same(decode, device, floats)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_target_with_a_state_is_the_same(way, device, floats):
+    prompts = [[1, 2], [3], [4, 5, 6, 7]]
+    made = []
+    for where in ("cpu", device):
+        target = toy_states(11, 16).to(floats).to(where).remembering(way)
+        draft, cold = random_draft(11), Sampling(0)
+        texts = [speculative_generate(target, draft, x, 20, 3, cold) for x in prompts]
+        texts += [tree_generate(target, Grown(draft, (2, 1), "fixed"), prompts[0], 20, cold)]
+        texts += batch_generate(target, draft, prompts, 20, 3, cold)
+        made.append([(one.tokens, len(one.rounds)) for one in texts])
+    assert made[0] == made[1]
+
+
+def test_a_model_of_transformers_passes_its_checks_there(device, floats):
+    transformers = pytest.importorskip("transformers")
+    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    config = transformers.LlamaConfig(
+        vocab_size=7, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, **none,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(floats).to(device)
+    target, tokens = causal.CausalModel(model, 48), [i * i % 7 for i in range(30)]
+    assert target.device.type == device.type
+    for name, ask in own.PASSES.items():
+        assert ask(target, tokens) <= own.bound_of(target), name
+    draft = causal.CausalDraft(target, 7)
+    found = own.greedy(target, lambda *asked: speculative_generate(
+        target, draft, asked[0], asked[1], 3, *asked[2:]
+    ), [1, 2], 12)  # fmt: skip
+    assert found.place is None or found.margin <= own.bound_of(target)
 
 
 def moved(generate, device):
