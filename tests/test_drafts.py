@@ -1,6 +1,7 @@
 """The better drafts: what they guess, and that they are lossless under the whole test bench."""
 
 import collections
+import copy
 import importlib.util
 from dataclasses import replace
 from types import SimpleNamespace
@@ -580,7 +581,7 @@ def test_the_distilling_loss_is_the_cross_entropy_under_the_targets_p():
 
 
 def test_distilling_brings_a_model_nearer_to_the_target():
-    target = toy_target(5, 16, seed=1).float()
+    target = copy.deepcopy(toy_target(5, 16, seed=1)).float()  # the toy is shared
     torch.manual_seed(0)
     config = transformer.GPTConfig(5, 16, n_layer=1, n_head=1, n_embd=8)
     model = transformer.GPTLanguageModel(config)
