@@ -18,8 +18,43 @@ from pretend import Pretend
 
 from nanogpt.generate import Text
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.proof import toys
 
 torch.set_num_threads(1)
+
+SHARED = []  # (a toy, its weights as it was made)
+
+
+def weights(toy):
+    """Type, place and count of changes of each weight."""
+    return [(p.dtype, p.device, p._version) for p in toy.parameters()]
+
+
+def watched(make):
+    """`make`, of which every test gets the same toys; `toys_stay_as_they_are` knows them."""
+
+    @functools.cache
+    def made(*args, **more):
+        toy = make.__wrapped__(*args, **more)
+        SHARED.append((toy, weights(toy)))
+        return toy
+
+    return functools.wraps(make)(made)
+
+
+toys.toy_target, toys.toy_states = watched(toys.toy_target), watched(toys.toy_states)
+
+
+@pytest.fixture(autouse=True)
+def toys_stay_as_they_are():
+    """What moves a toy to another device or type, or trains it, does so to a copy of its own."""
+    yield
+    changed = [toy for toy, was in SHARED if weights(toy) != was]
+    SHARED[:] = [pair for pair in SHARED if pair[0] not in changed]  # the next test is not to blame
+    if changed:
+        toys.toy_target.cache_clear()
+        toys.toy_states.cache_clear()
+    assert not changed, "a toy that all tests share was changed: copy.deepcopy it first"
 
 
 @pytest.hookimpl(optionalhook=True)

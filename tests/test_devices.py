@@ -282,7 +282,7 @@ def test_a_target_with_a_state_is_the_same(way, device, floats):
     prompts = [[1, 2], [3], [4, 5, 6, 7]]
     made = []
     for where in ("cpu", device):
-        target = toy_states(11, 16).to(floats).to(where).remembering(way)
+        target = copy.deepcopy(toy_states(11, 16)).to(floats).to(where).remembering(way)
         draft, cold = random_draft(11), Sampling(0)
         texts = [speculative_generate(target, draft, x, 20, 3, cold) for x in prompts]
         texts += [tree_generate(target, Grown(draft, (2, 1), "fixed"), prompts[0], 20, cold)]

@@ -4,6 +4,7 @@ The stand-in records how it is called and answers with tokens; nothing is instal
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from series import ROOT
 
 from nanogpt.engines import adapters
 from nanogpt.engines.export import export_pair
+from nanogpt.measure import sizing
 from nanogpt.sampling import Sampling
 
 EXAMPLES = ROOT / "examples" / "engines"
@@ -36,7 +38,42 @@ def installed(monkeypatch):
 
 
 def test_every_example_is_tried_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"openvino_genai.py", "vllm_cpu.py"}
+    names = {path.name for path in ROOT.glob("examples/*/*.py")}
+    assert names == {"openvino_genai.py", "vllm_cpu.py", "pass_times.py"}
+
+
+# ---- the time of passes
+
+
+def pass_times():
+    """The example as a module."""
+    path = ROOT / "examples" / "gpu" / "pass_times.py"
+    spec = importlib.util.spec_from_file_location("pass_times", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b"])
+def test_what_is_timed_has_the_named_models_weights_and_cache(name, monkeypatch):
+    module, shape = pass_times(), sizing.MODELS[name]
+    monkeypatch.setattr(module, "DEVICE", "meta")  # sizes, and nothing in them
+    model = module.Llama(module.MODELS[name])
+    model.fill(3, 40, 5)
+    weights = sum(w.numel() for w in [model.head, *itertools.chain(*model.layers)])
+    tied = name == "llama-3.2-1b"
+    assert abs(weights + (not tied) * model.tokens.numel() - shape.parameters) < 5e-3 * weights
+    assert sum(kv.numel() * kv.element_size() for kv in model.cache) == 3 * shape.cached(45)
+
+
+def test_passes_are_timed_here_too(monkeypatch, capsys):
+    module = pass_times()
+    monkeypatch.setattr(module, "DEVICE", "cpu")
+    module.main()
+    said = capsys.readouterr().out
+    assert said.startswith("no GPU here") and said.count("B = ") == 2
+    rows = [line.split() for line in said.splitlines() if line.startswith("B = ")]
+    assert all(float(ms) > 0 for row in rows for ms in row[3:8])
 
 
 # ---- OpenVINO GenAI
