@@ -1,6 +1,6 @@
 # make lab   opens the series in JupyterLab        make test  runs the package's tests and every notebook
-# make test-all  the same, and each notebook alone: elsewhere, twice, the first time beside a busy
-#                process, offline, its exercises answered
+# make test-all  the same, and each notebook alone: elsewhere, beside a busy process, offline, its
+#                exercises answered
 # Needs Python 3.10 to 3.14 with venv. Another one than python3: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,7 +19,7 @@ test: .venv/installed
 	$(BIN)/python -m pytest
 
 test-all: test
-	$(BIN)/python -m pytest -m alone tests/test_notebooks_alone.py tests/test_installed.py
+	$(BIN)/python -m pytest -m 'alone and not slow' tests/test_notebooks_alone.py tests/test_installed.py
 
 # Other settings: make demo DEMO="--prompt JULIET: --K 2 --temperature 0.8 --seed 1 --tokens 200"
 demo: .venv/installed

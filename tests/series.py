@@ -160,3 +160,14 @@ def minutes(path):
 
 
 GUESS = r"(?m)^(my_guess = )None  # such as (.+)$"  # where the reader predicts: a cell of its own
+
+
+def guesses(path):
+    """How often the reader is asked for a guess."""
+    return sum(len(re.findall(GUESS, cell.source)) for cell in cells(path, "code"))
+
+
+def attempted(path):
+    """(number, index of the stub, of its check, solution) of *your turn* (0) and the exercises."""
+    yours = [(0, *turn(path), answers(path)[0][0][0])] if turn(path) else []
+    return yours + [(n, *found) for n, found in enumerate(solutions(path), start=1)]

@@ -459,6 +459,8 @@ STOPS = [
 def test_a_stop_string_ends_a_reply_however_rounds_are_cut_and_is_never_sent(stops):
     rules = Constraints(stop=stops, logprobs=True)
     texts = itertools.product(range(V), repeat=6)
+    even = {n: torch.full((n, V), 1 / V, dtype=torch.float64) for n in range(1, 7)}
+    even = {n: (p, p.log()) for n, p in even.items()}
     for text in list(texts)[:: 1 if len(stops) > 1 else 3]:
         text, ends = list(text), []
         for end in range(1, 7):
@@ -475,8 +477,7 @@ def test_a_stop_string_ends_a_reply_however_rounds_are_cut_and_is_never_sent(sto
                 if reply.done:
                     break
                 emitted, at = text[at : at + size], at + size
-                p = torch.full((size, V), 1 / V, dtype=torch.float64)
-                reply.said = p.log()
+                p, reply.said = even[size]
                 reply.take(Round(emitted[:-1], p[:-1], p, emitted, reply.position), None)
                 now = reply.sendable
                 assert now[: len(sent)] == sent  # nothing is taken back

@@ -1,8 +1,9 @@
-"""Each notebook alone: from another folder, twice in a row, without a network, exercises answered.
+"""Each notebook alone: from another folder, without a network, everything answered.
 
-The first time, another process keeps a core busy, and no cell may come near its limit. The second
-time, the reader guesses, and every exercise gets its solution, then the other answers of
-tests/answers: the check takes each right one and refuses each wrong one with its sentence.
+Another process keeps a core busy, and no cell may come near its limit. The reader guesses, and
+every exercise gets its solution, then the other answers of tests/answers: the check takes each
+right one and refuses each wrong one with its sentence. nbval runs them as they are; `pytest -m slow
+tests/test_notebooks_alone.py` runs each as it is and then answered, twice in one kernel.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import time
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
-from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, output_text, read, solutions, turn
+from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, attempted, guesses, output_text, read
 
 pytestmark = pytest.mark.alone
 
@@ -33,12 +34,6 @@ def files():
         for path in (ROOT / folder).rglob("*")
         if path.is_file()
     }
-
-
-def attempted(path):
-    """(number, index of the stub, of its check, solution) of *your turn* (0) and the exercises."""
-    yours = [(0, *turn(path), answers(path)[0][0][0])] if turn(path) else []
-    return yours + [(n, *found) for n, found in enumerate(solutions(path), start=1)]
 
 
 def answered(path):
@@ -115,13 +110,15 @@ def test_a_cell_that_takes_long_beside_a_busy_process_is_named(tmp_path):
     assert nb.cells[2].execution_count == 3
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
-def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
-    path, tmp_path, monkeypatch
+def test_a_notebook_runs_alone_offline_and_its_checks_judge_answers(
+    path, times, tmp_path, monkeypatch
 ):
+    """Two times: as it is, and again in the same kernel with everything answered."""
     offline = str(ROOT / "tests" / "offline")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ["PYTHONPATH"]]))
-    once, (again, expected) = copy.deepcopy(read(path)), answered(path)
+    once, (again, expected) = copy.deepcopy(read(path)).cells, answered(path)
     for i, cell in enumerate(again):
         cell["id"] = f"again-{i}"
     probe = new_code_cell(
@@ -129,19 +126,15 @@ def test_a_notebook_runs_alone_twice_offline_and_its_checks_judge_answers(
         "try: urllib.request.urlopen('http://example.org', timeout=5)\n"
         "except OSError as error: print(error)"
     )
-    both = new_notebook(cells=[*once.cells, *again, probe])
+    both = new_notebook(cells=[*once[: len(once) * (times - 1)], *again, probe])
     before = files()
     client = NotebookClient(
         both, timeout=LIMIT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
-    execute(client, first=len(once.cells))
+    execute(client, first=len(once))
     assert "no network in this test" in output_text(probe), "the network was not blocked"
-    for _, _, check, _ in attempted(path):
-        assert output_text(once.cells[check]).strip() == "not attempted yet"
-    asked = sum(len(re.findall(GUESS, cell.source)) for cell in once.cells)
-    for cells, said in ((once.cells, "you did not guess"), (again, "your guess: ")):
-        shown = "\n".join(output_text(cell) for cell in cells if cell.cell_type == "code")
-        assert shown.count(said) >= asked, f"{said!r} is not said of each of {asked} guesses"
+    shown = "\n".join(output_text(cell) for cell in again if cell.cell_type == "code")
+    assert shown.count("your guess: ") >= guesses(path), "a guess is not said again"
     for cell, why in expected:
         said = output_text(cell).strip()
         answer = both.cells[both.cells.index(cell) - 1].source

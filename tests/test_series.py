@@ -10,9 +10,12 @@ from series import (
     NOTEBOOKS,
     ROOT,
     answers,
+    attempted,
     cells,
+    guesses,
     lost_links,
     output_text,
+    outputs,
     printed,
     prose_decimals,
     read,
@@ -174,6 +177,14 @@ def test_nobody_guesses_for_the_reader(path):
                 said = re.fullmatch(GUESS, line)
                 assert said, f"{path.name}: {line}; write my_guess = None  # such as 0.5"
                 ast.literal_eval(said.group(2))
+
+
+@every_notebook
+def test_what_is_stored_waits_for_the_reader(path):
+    """Every check, and every place where a guess is compared, was executed before anyone tried."""
+    for _, _, check, _ in attempted(path):
+        assert output_text(read(path).cells[check]).strip() == "not attempted yet"
+    assert outputs(path).count("you did not guess") >= guesses(path)
 
 
 @every_notebook

@@ -34,6 +34,39 @@ PUBLISHED = (  # plain decoding of one text; all that is sized here, and nothing
     Published("SGLang 0.4.6", "qwen3-30b-a3b", "H20", 1, 2, 1000, 137.18, QWEN3),
     Published("SGLang 0.4.6", "qwen3-235b-a22b", "H20", 8, 2, 1000, 74.50, QWEN3),
 )
+# Milliseconds of a pass over n new tokens of each of B texts: {(model, tokens cached): {B: one for
+# each n in H200_WIDTHS}}, as examples/gpu/pass_times.py printed them on an NVIDIA H200 (driver 580,
+# torch 2.11.0 for CUDA 13.0). Another run, on another such machine, was 5% off at most.
+H200_WIDTHS = (1, 2, 3, 5, 9)
+H200 = {
+    ("llama-3.1-8b", 500): {
+        1: (5.77, 6.19, 6.27, 6.31, 6.37),
+        4: (6.04, 6.40, 6.46, 6.55, 6.71),
+        16: (6.28, 6.71, 6.87, 7.08, 7.77),
+        64: (7.38, 8.32, 9.66, 12.72, 19.62),
+        128: (9.17, 12.03, 15.33, 22.04, 35.72),
+    },
+    ("llama-3.1-8b", 2000): {
+        1: (6.40, 6.80, 6.86, 6.94, 7.00),
+        4: (6.66, 7.02, 7.08, 7.18, 7.33),
+        16: (7.01, 7.45, 7.61, 7.84, 8.56),
+        64: (10.33, 11.42, 12.88, 15.95, 22.87),
+    },
+    ("llama-3.2-1b", 500): {
+        1: (1.72, 1.81, 1.83, 1.86, 1.88),
+        4: (1.73, 1.91, 1.93, 1.98, 1.99),
+        16: (1.82, 2.00, 2.03, 2.09, 2.24),
+        64: (2.19, 2.49, 2.72, 3.16, 4.52),
+        128: (2.70, 3.17, 3.84, 5.01, 7.45),
+    },
+    ("llama-3.2-1b", 2000): {
+        1: (1.88, 2.05, 2.07, 2.09, 2.11),
+        4: (1.97, 2.14, 2.18, 2.21, 2.23),
+        16: (2.06, 2.23, 2.27, 2.32, 2.47),
+        64: (3.17, 3.48, 3.71, 4.15, 5.53),
+    },
+}
+H200_ONE_BY_ONE = {"llama-3.1-8b": 10.20, "llama-3.2-1b": 5.33}  # B = n = 1, 500 cached, no graph
 CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, context; right
     ((2, 100, 0.9, [(50, 2), (30, 1)], 2), 16),  # 180 - 80 bytes of room, 6 a text
     ((2, 80e9, 1.0, [(140e9, 327680), (16e9, 131072)], 2000), 4),

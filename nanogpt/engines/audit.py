@@ -680,6 +680,8 @@ def audited(given: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         export_pair(Path(folder))
         export_pair(Path(folder, "wide"), wide=True)
+        tokenizer.encode(given.prompt)  # what cannot be audited is said before the work begins
+        engine = open_any(given.engine, Path(folder), given.K[0], given.bug)
         tell(f"Working out what comes after {given.prompt!r} how often …")
         truth = Truth.of(target, draft, tokenizer, given.prompt)
         truth = dataclasses.replace(truth, rules=rules_of(tokenizer))
@@ -688,8 +690,8 @@ def audited(given: argparse.Namespace) -> Report:
         settings = [*SETTINGS][: 1 if one else None] + [*truth.rules] * (not given.quick)
         reports = []
         for K in given.K[: 1 if one else None]:
-            engine = open_any(given.engine, Path(folder), K, given.bug)
             if reports:  # what drafts nothing, and the constraints, have been audited
+                engine = open_any(given.engine, Path(folder), K, given.bug)
                 drafting = {mode: f for mode, f in engine.modes.items() if mode != "plain"}
                 engine = dataclasses.replace(engine, modes=drafting)
                 settings = [*SETTINGS]

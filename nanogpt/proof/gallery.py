@@ -14,6 +14,7 @@ import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType
 
 from torch import nn
 
@@ -91,7 +92,14 @@ class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Run the module's source. What it imports of the package comes from SECOND as well."""
         name = Path(module.__file__).relative_to(PACKAGE).with_suffix("").as_posix()
         source = edited(self.bug, name).replace("from nanogpt", f"from {SECOND}")
-        exec(compile(source, f"{name}.py with bug {self.bug.number}", "exec"), vars(module))
+        where = f"{name}.py" + f" with bug {self.bug.number}" * (name == self.bug.module)
+        exec(compiled(source, where), vars(module))
+
+
+@functools.cache
+def compiled(source: str, where: str) -> CodeType:
+    """The source's code: a bug edits one module of those served, so most are needed again."""
+    return compile(source, where, "exec")
 
 
 def served(bug: Bug) -> dict:
