@@ -6,7 +6,7 @@
                                                medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block, pairs,
-                                               moved, learning (into moved's file),
+                                               moved, learning and kinds (into moved's file),
                                                state
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
@@ -674,6 +674,40 @@ def make_learning(seeds: int = 6, width: int = 96, windows: int = 12) -> None:
     print(moving.MOVED.relative_to(DATA_DIR), rounded(facts["learning"]))
 
 
+def make_kinds(tokenizer, seeds: int = 6, steps: int = 200) -> None:
+    """The same drafts, served by targets that were moved to songs and to one speaker's lines."""
+    own, facts = checkpoint.load(moving.MOVED)[0], checkpoint.read_header(moving.MOVED)["facts"]
+    names = "table, frozen", "prompt lookup", "table, per request", "table, shared", "net, shared"
+    kinds = {}
+    for kind, write, parts in ("songs", moving.song, 230), ("one speaker", moving.speech, 1250):
+        target = checkpoint.load()[0]
+        data = torch.tensor(tokenizer.encode(write(parts, RandomSource(0))))
+        data, unseen = train_val_split(data)
+        before = evaluate(target, unseen)
+        run(kind, target, make_optimizer(target), on_text(target, data, 8), steps, peak=2e-3)
+        after, fused, served = evaluate(target, unseen), FusedLanguageModel(target), {}
+        made = {name: new for name, new in moving.drafters().items() if name in names}
+        for name, new in made.items():
+            runs = [
+                moving.serve(fused, new(), tokenizer, s, write=write)
+                for s in trange(seeds, desc=name)
+            ]
+            served[name] = {
+                "served": [moving.alphas(run, 96, 12) for run in runs],
+                "tokens": [sum(seen.emitted for seen in run) for run in runs],
+                "passes": [len(run) for run in runs],
+            }
+        kinds[kind] = {
+            "letters": len(data),
+            "loss_before": before,
+            "val_loss": after,
+            "served": served,
+        }
+    facts["kinds"] = rounded(kinds)
+    checkpoint.save(moving.MOVED, own.half(), tokenizer, facts)
+    print(moving.MOVED.relative_to(DATA_DIR), facts["kinds"])
+
+
 def kept_by(target, net, seeds: int) -> list[tuple[float, float]]:
     """α and tokens a pass of the net as it is, for texts of this target, seed by seed."""
     return [moving.kept(net, *moving.sampled(target, 64, 64, 201 + 2 * s)) for s in range(seeds)]
@@ -711,6 +745,7 @@ def main(names: list[str]) -> None:
         "state": lambda: make_state(tokenizer),
         "moved": lambda: make_moved(*checkpoint.load()),
         "learning": make_learning,  # into moved's file
+        "kinds": lambda: make_kinds(tokenizer),  # into moved's file
     }
     unknown = set(names) - set(makers)
     if unknown:

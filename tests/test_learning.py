@@ -484,3 +484,15 @@ def test_an_audit_can_be_held_against_a_bug_of_a_draft_that_learns(number, tmp_p
     for name in ("draft", "lookup"):
         made = engine.modes[name]([[1, 2, 3], [4]], 6, Sampling(), 0)
         assert [len(tokens) for tokens in made] == [6, 6]
+
+
+def test_songs_have_refrains_and_one_speaker_is_one():
+    tokenizer = checkpoint.load()[1]
+    made = chapter_34.song(2, RandomSource(1)), chapter_34.speech(9, RandomSource(1))
+    for text in made:
+        assert tokenizer.decode(tokenizer.encode(text)) == text and "{" not in text
+    verses = [verse.splitlines() for verse in made[0].split("\n\n")[:-1]]
+    assert [len(verse) for verse in verses] == [4] * 6
+    ends = [verse[2:] for verse in verses]
+    assert ends == [ends[0]] * 3 + [ends[3]] * 3 and ends[0] != ends[3]
+    assert [line for line in made[1].splitlines() if line.isupper()] == ["COSTARD:"] * 9
