@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -400,10 +401,27 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, folder, monkeypatch
 
 def test_check_says_right_of_a_right_pair(folder, capsys):
     names = [str(folder / name) for name in ("big", "small")]
-    assert check.main([*names, "--samples", "60", "--tokens", "20"]) in (0, 2)
-    said = capsys.readouterr().out
-    assert said.rstrip().endswith("verdict: right") and said.count("3 of 3 texts equal") == 2
+    code = check.main([*names, "--samples", "60", "--tokens", "20"])
+    said, ends = capsys.readouterr().out, {0: "verdict: right\n", 2: "too few, give more\n"}
+    assert said.endswith(ends[code]) and said.count("3 of 3 texts equal") == 2
     assert "LlamaForCausalLM" in said and "tokens a pass" in said
+
+
+@pytest.mark.parametrize(
+    "blind, code, verdict",
+    [
+        (False, 0, "right\n"),
+        (True, 2, "right, but a wrong decoder passed as well: 40 samples are too few, give more\n"),
+    ],
+)
+def test_right_is_not_said_of_what_a_wrong_decoder_passes(blind, code, verdict, capsys, monkeypatch):
+    row = SimpleNamespace(p=0.5, place="token 1", total_variation=0.0, surely=0.9)
+    report = SimpleNamespace(right=True, blind=blind, worst=row, places=[row])
+    monkeypatch.setattr(check.own, "sampled", lambda *_: report)
+    target = tiny("Llama", 40, max_position_embeddings=40)
+    given = target, random_draft(3), [[0, 1]], [0, 1, 2, 2, 1, 0] * 6
+    assert check.check(*given, n=4, samples=40) == code
+    assert capsys.readouterr().out.endswith(f"verdict: {verdict}")
 
 
 def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_asked(folder, capsys):

@@ -170,7 +170,10 @@ def check(
         found, unseen = check_samples(target, name, decode, prompts[0], samples, say)
         wrong, blind = wrong + found, blind or unseen
     race(target, draft, prompts, n, K, say)
-    say(f"verdict: WRONG in {', '.join(wrong)}" if wrong else "verdict: right")
+    verdict = f"WRONG in {', '.join(wrong)}" if wrong else "right"
+    if blind and not wrong:
+        verdict += f", but a wrong decoder passed as well: {samples} samples are too few, give more"
+    say(f"verdict: {verdict}")
     return 1 if wrong else 2 if blind else 0
 
 
