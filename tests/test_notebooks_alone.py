@@ -36,17 +36,26 @@ def files():
     }
 
 
-def answered(path):
-    """The notebook's cells with guesses and answers filled in, and what each check shall say."""
+def answered(path, again):
+    """The notebook's cells with guesses and answers filled in, and what each check shall say.
+
+    What answers *your turn* may need what the chapter builds after it: the first time, it stands
+    at the end.
+    """
     nb, expected = copy.deepcopy(read(path)), []
     right, wrong = answers(path)
-    inserted = {}
+    inserted = {i: [] for i in range(len(nb.cells))}
     for cell in nb.cells:
         cell.source = re.sub(GUESS, r"\1\2", cell.source)
     for number, stub, check, solution in attempted(path):
-        nb.cells[stub].source, source = solution, nb.cells[check].source
-        expected.append((nb.cells[check], None))
-        more = []
+        source, place = nb.cells[check].source, check
+        if number or again:
+            nb.cells[stub].source = solution
+            expected.append((nb.cells[check], None))
+            more = []
+        else:
+            more, place = [new_code_cell(solution), new_code_cell(source)], len(nb.cells) - 1
+            expected.append((more[-1], None))
         for code in right[number]:
             more += [new_code_cell(code), new_code_cell(source)]
             expected.append((more[-1], None))
@@ -54,10 +63,10 @@ def answered(path):
             failing = {"tags": ["raises-exception"]}
             more += [new_code_cell(code), new_code_cell(source, metadata=failing)]
             expected.append((more[-1], why))
-        inserted[check] = [*more, new_code_cell(solution)]  # what follows may use it
+        inserted[place] += [*more, new_code_cell(solution)]  # what follows may use it
     cells = []
     for i, cell in enumerate(nb.cells):
-        cells += [cell, *inserted.get(i, [])]
+        cells += [cell, *inserted[i]]
     return cells, expected
 
 
@@ -118,7 +127,7 @@ def test_a_notebook_runs_alone_offline_and_its_checks_judge_answers(
     """Two times: as it is, and again in the same kernel with everything answered."""
     offline = str(ROOT / "tests" / "offline")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ["PYTHONPATH"]]))
-    once, (again, expected) = copy.deepcopy(read(path)).cells, answered(path)
+    once, (again, expected) = copy.deepcopy(read(path)).cells, answered(path, times > 1)
     for i, cell in enumerate(again):
         cell["id"] = f"again-{i}"
     probe = new_code_cell(

@@ -414,7 +414,9 @@ def test_check_says_right_of_a_right_pair(folder, capsys):
         (True, 2, "right, but a wrong decoder passed as well: 40 samples are too few, give more\n"),
     ],
 )
-def test_right_is_not_said_of_what_a_wrong_decoder_passes(blind, code, verdict, capsys, monkeypatch):
+def test_right_is_not_said_of_what_a_wrong_decoder_passes(
+    blind, code, verdict, capsys, monkeypatch
+):
     row = SimpleNamespace(p=0.5, place="token 1", total_variation=0.0, surely=0.9)
     report = SimpleNamespace(right=True, blind=blind, worst=row, places=[row])
     monkeypatch.setattr(check.own, "sampled", lambda *_: report)
