@@ -115,6 +115,11 @@ def generation_of(trace):
     return decoded(*(trace[name] for name in names))
 
 
+def near(probability):
+    """What another processor makes of it, in float32: it may have recorded the traces."""
+    return pytest.approx(float(probability), abs=1e-4)
+
+
 # ---- what is recorded
 
 
@@ -146,8 +151,8 @@ def test_every_round_is_the_packages_own(recorded, i):
         assert [d.get("parent", n - 1) for n, d in enumerate(drafts)] == parents
         for node, draft in enumerate(drafts):
             parent, token = parents[node], r.candidates[node]
-            assert draft["p"] == float(r.target_probs[parent + 1, token])
-            assert draft["q"] == float(r.draft_probs[node, token])
+            assert draft["p"] == near(r.target_probs[parent + 1, token])
+            assert draft["q"] == near(r.draft_probs[node, token])
             reached = parent == -1 or parent in path
             examined = reached and not any(n < node for n in path if parents[n] == parent)
             fate = "accepted" if node in path else "rejected" if examined else "unexamined"
@@ -159,7 +164,7 @@ def test_every_round_is_the_packages_own(recorded, i):
         assert shown["last"]["text"] == decode(r.emitted[-1:])
         assert shown["last"]["fate"] == ("resampled" if end in parents else "bonus")
         assert ("residual" in shown["last"]) == (end in parents)
-        assert shown["last"]["p"] == float(r.target_probs[end + 1, r.emitted[-1]])
+        assert shown["last"]["p"] == near(r.target_probs[end + 1, r.emitted[-1]])
         assert shown["cache"][0] == r.cache_len
     if i in BRANCHING:
         assert ("accepted", False) in fates, "a second sibling is among those that were kept"
