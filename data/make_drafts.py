@@ -647,15 +647,7 @@ def make_learning(seeds: int = 6, width: int = 96, windows: int = 12) -> None:
     own, tokenizer = checkpoint.load(moving.MOVED)
     target, old = FusedLanguageModel(own), FusedLanguageModel(checkpoint.load()[0])
     net, facts = transformer.load().model, checkpoint.read_header(moving.MOVED)["facts"]
-    served = {}
-    for name, new in moving.drafters(net=net).items():
-        runs = [moving.serve(target, new(), tokenizer, s) for s in trange(seeds, desc=name)]
-        served[name] = {
-            "served": [moving.alphas(run, width, windows) for run in runs],
-            "place": [moving.alphas(run, 24, 4, "place") for run in runs],
-            "tokens": [sum(seen.emitted for seen in run) for run in runs],
-            "passes": [len(run) for run in runs],
-        }
+    served = served_by(target, moving.drafters(net=net), tokenizer, seeds, width, windows)
     rates = {}
     for rate in (1e-3, 3e-3, 1e-2):
         got = [
@@ -678,34 +670,41 @@ def make_kinds(tokenizer, seeds: int = 6, steps: int = 200) -> None:
     """The same drafts, served by targets that were moved to songs and to one speaker's lines."""
     own, facts = checkpoint.load(moving.MOVED)[0], checkpoint.read_header(moving.MOVED)["facts"]
     names = "table, frozen", "prompt lookup", "table, per request", "table, shared", "net, shared"
-    kinds = {}
+    facts["kinds"] = {}
     for kind, write, parts in ("songs", moving.song, 230), ("one speaker", moving.speech, 1250):
         target = checkpoint.load()[0]
-        data = torch.tensor(tokenizer.encode(write(parts, RandomSource(0))))
-        data, unseen = train_val_split(data)
+        text = torch.tensor(tokenizer.encode(write(parts, RandomSource(0))))
+        data, unseen = train_val_split(text)
         before = evaluate(target, unseen)
         run(kind, target, make_optimizer(target), on_text(target, data, 8), steps, peak=2e-3)
-        after, fused, served = evaluate(target, unseen), FusedLanguageModel(target), {}
         made = {name: new for name, new in moving.drafters().items() if name in names}
-        for name, new in made.items():
-            runs = [
-                moving.serve(fused, new(), tokenizer, s, write=write)
-                for s in trange(seeds, desc=name)
-            ]
-            served[name] = {
-                "served": [moving.alphas(run, 96, 12) for run in runs],
-                "tokens": [sum(seen.emitted for seen in run) for run in runs],
-                "passes": [len(run) for run in runs],
-            }
-        kinds[kind] = {
+        found = {
             "letters": len(data),
             "loss_before": before,
-            "val_loss": after,
-            "served": served,
+            "val_loss": evaluate(target, unseen),
+            "served": served_by(FusedLanguageModel(target), made, tokenizer, seeds, write=write),
         }
-    facts["kinds"] = rounded(kinds)
+        facts["kinds"][kind] = rounded(found)
     checkpoint.save(moving.MOVED, own.half(), tokenizer, facts)
     print(moving.MOVED.relative_to(DATA_DIR), facts["kinds"])
+
+
+def served_by(
+    target, drafters, tokenizer, seeds, width=96, windows=12, write=moving.program
+) -> dict:
+    """By drafter: α by letters served and by place, tokens and passes, a number or list a seed."""
+    served = {}
+    for name, new in drafters.items():
+        runs = [
+            moving.serve(target, new(), tokenizer, s, write=write) for s in trange(seeds, desc=name)
+        ]
+        served[name] = {
+            "served": [moving.alphas(run, width, windows) for run in runs],
+            "place": [moving.alphas(run, 24, 4, "place") for run in runs],
+            "tokens": [sum(seen.emitted for seen in run) for run in runs],
+            "passes": [len(run) for run in runs],
+        }
+    return served
 
 
 def kept_by(target, net, seeds: int) -> list[tuple[float, float]]:

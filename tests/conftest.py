@@ -33,14 +33,17 @@ def weights(toy):
 
 
 @functools.cache
-def loaded(stamp, path, least):
-    return load_tree(path, least)
+def shipped_tree():
+    return load_tree()
 
 
 def load_once(path=ngram.DISTILLED, least=0.0):
-    """The distilled tree takes a second to load, and nothing writes into it: a copy's own name."""
-    stamp = os.stat(path).st_mtime_ns if os.path.exists(path) else None
-    return copy.copy(loaded(stamp, path, least))
+    """ngram.load; the shipped tree, which takes a second and nothing writes into, is read once."""
+    if path != ngram.DISTILLED or not 0 <= least <= 1:
+        return load_tree(path, least)
+    tree = copy.copy(shipped_tree())
+    tree.least = least
+    return tree
 
 
 load_tree, ngram.load = ngram.load, load_once

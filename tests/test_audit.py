@@ -856,6 +856,7 @@ def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "imports.py").write_text("import of_its_own")
     monkeypatch.setattr(audit, "export_pair", lambda folder, wide=False: None)
+    monkeypatch.setattr(Truth, "of", lambda *_: pytest.fail("the work has begun"))
     monkeypatch.setitem(adapters.ENGINES, "transformers", missing)
     assert nanogpt(["audit", *arguments]) == 2
     said = capsys.readouterr().err

@@ -66,7 +66,12 @@ H200 = {
         64: (3.17, 3.48, 3.71, 4.15, 5.53),
     },
 }
-H200_ONE_BY_ONE = {"llama-3.1-8b": 10.20, "llama-3.2-1b": 5.33}  # B = n = 1, 500 cached, no graph
+H200_ONE_BY_ONE = {  # without a graph; B = n = 1
+    ("llama-3.1-8b", 500): 10.20,
+    ("llama-3.1-8b", 2000): 10.85,
+    ("llama-3.2-1b", 500): 5.33,
+    ("llama-3.2-1b", 2000): 5.10,
+}
 CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, context; right
     ((2, 100, 0.9, [(50, 2), (30, 1)], 2), 16),  # 180 - 80 bytes of room, 6 a text
     ((2, 80e9, 1.0, [(140e9, 327680), (16e9, 131072)], 2000), 4),
