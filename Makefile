@@ -1,6 +1,5 @@
 # make lab   opens the series in JupyterLab        make test  runs the package's tests and every notebook
-# make test-all  the same, and each notebook alone: elsewhere, beside a busy process, offline, its
-#                exercises answered
+# make test-all  the same, and each notebook elsewhere, offline, its exercises answered
 # Needs Python 3.10 to 3.14 with venv. Another one than python3: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin

@@ -1,9 +1,10 @@
-"""Each notebook alone: from another folder, without a network, everything answered.
+"""Each notebook alone: from another folder, without a network, its exercises answered.
 
-Another process keeps a core busy, and no cell may come near its limit. The reader guesses, and
-every exercise gets its solution, then the other answers of tests/answers: the check takes each
-right one and refuses each wrong one with its sentence. nbval runs them as they are; `pytest -m slow
-tests/test_notebooks_alone.py` runs each as it is and then answered, twice in one kernel.
+Every exercise gets its solution, then the other answers of tests/answers: the check takes each
+right one and refuses each wrong one with its sentence. Of the other cells, those run that a check
+needs, as in `nanogpt course`; nbval runs them all, as they are. `pytest -m slow
+tests/test_notebooks_alone.py` runs each as it is and then answered, all cells twice in one kernel:
+the reader guesses, another process keeps a core busy, and no cell may come near its limit.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, attempted, guesses, output_text, read
+
+from nanogpt.course.needed import needed, statements
 
 pytestmark = pytest.mark.alone
 
@@ -68,6 +71,29 @@ def answered(path, again):
     for i, cell in enumerate(nb.cells):
         cells += [cell, *inserted[i]]
     return cells, expected
+
+
+def of_checks(cells, checks):
+    """These checks, the answer before each, and of other cells the lines that matter to them."""
+    code = {i: cell.source for i, cell in enumerate(cells) if cell.cell_type == "code"}
+    notebook, whole = statements(code), set()
+    for i in code:
+        if any(cells[i] is check for check in checks):
+            whole |= {i - 1, i}
+    own = {statement for i in whole for statement in needed(notebook, i)}
+    own |= {s for s in notebook if getattr(s.node, "module", "") == "__future__"}
+    for i in code:
+        if i not in whole:
+            nodes = [s.node for s in notebook if s.cell == i and s in own]
+            lines = code[i].splitlines()
+            starts = [min(n.lineno for n in (node, *decorators(node))) for node in nodes]
+            parts = [lines[a - 1 : node.end_lineno] for a, node in zip(starts, nodes, strict=True)]
+            cells[i].source = "\n".join(line for part in parts for line in part)
+    return [cell for cell in cells if cell.cell_type == "code" and cell.source]
+
+
+def decorators(node):
+    return getattr(node, "decorator_list", [])
 
 
 @contextlib.contextmanager
@@ -124,10 +150,12 @@ def test_a_cell_that_takes_long_beside_a_busy_process_is_named(tmp_path):
 def test_a_notebook_runs_alone_offline_and_its_checks_judge_answers(
     path, times, tmp_path, monkeypatch
 ):
-    """Two times: as it is, and again in the same kernel with everything answered."""
+    """Two times: as it is, and again in the same kernel with everything answered; all its cells."""
     offline = str(ROOT / "tests" / "offline")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([offline, os.environ["PYTHONPATH"]]))
     once, (again, expected) = copy.deepcopy(read(path)).cells, answered(path, times > 1)
+    if times == 1:
+        again = of_checks(again, [cell for cell, _ in expected])
     for i, cell in enumerate(again):
         cell["id"] = f"again-{i}"
     probe = new_code_cell(
@@ -140,10 +168,11 @@ def test_a_notebook_runs_alone_offline_and_its_checks_judge_answers(
     client = NotebookClient(
         both, timeout=LIMIT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
-    execute(client, first=len(once))
+    execute(client, first=len(once) * (times - 1))
     assert "no network in this test" in output_text(probe), "the network was not blocked"
     shown = "\n".join(output_text(cell) for cell in again if cell.cell_type == "code")
-    assert shown.count("your guess: ") >= guesses(path), "a guess is not said again"
+    if times > 1:
+        assert shown.count("your guess: ") >= guesses(path), "a guess is not said again"
     for cell, why in expected:
         said = output_text(cell).strip()
         answer = both.cells[both.cells.index(cell) - 1].source

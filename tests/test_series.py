@@ -25,6 +25,8 @@ from series import (
 )
 
 from nanogpt import checkpoint
+from nanogpt.course.needed import statements
+from nanogpt.course.notebook import your_guess
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 START = NOTEBOOKS[0]
@@ -177,6 +179,52 @@ def test_nobody_guesses_for_the_reader(path):
                 said = re.fullmatch(GUESS, line)
                 assert said, f"{path.name}: {line}; write my_guess = None  # such as 0.5"
                 ast.literal_eval(said.group(2))
+
+
+def uses_of_a_guess(path):
+    """(the value that the chapter suggests, what takes it, the format that it is said in)."""
+    suggested = {}
+    for cell in cells(path, "code"):
+        for name, value in re.findall(r"(?m)^(my_guess\w*) = None  # such as (.+)$", cell.source):
+            suggested[name] = ast.literal_eval(value)
+        calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
+        for call in calls:
+            for given in [*call.args, *(keyword.value for keyword in call.keywords)]:
+                if isinstance(given, ast.Name) and given.id in suggested:
+                    taker = ast.unparse(call.func)
+                    form = call.args[1].value if taker == "your_guess" and call.args[1:] else ""
+                    yield suggested[given.id], taker, form
+
+
+@every_notebook
+def test_a_guess_of_the_suggested_kind_is_taken(path):
+    """Said in its format; and a number wherever a figure draws it, as all of them draw numbers."""
+    for guess, taker, form in uses_of_a_guess(path):
+        if taker == "your_guess":
+            assert your_guess(guess, form).startswith("your guess: ")
+        else:
+            assert isinstance(guess, int | float), f"{path.name}: {taker} draws {guess!r}"
+
+
+@every_notebook
+def test_a_solution_changes_nothing_of_the_chapter(path):
+    """What it names anew, the chapter does not read: neither the stub's names nor imports."""
+    exercises = {i for _, stub, check, _ in attempted(path) for i in (stub, check)}
+    code = {i: c.source for i, c in enumerate(read(path).cells) if c.cell_type == "code"}
+    chapter = [own for own in statements(code) if own.cell not in exercises]
+    for number, stub, _, solution in attempted(path):
+        named, anew = (
+            {
+                name
+                for own in statements({stub: source})
+                for name in own.binds | own.changes
+                if not isinstance(own.node, ast.Import | ast.ImportFrom)
+            }
+            for source in (code[stub], solution)
+        )
+        for own in chapter:
+            read_here = (anew - named) & (own.now | own.later)
+            assert not read_here, f"{path.name}: exercise {number} changes {read_here}"
 
 
 @every_notebook
