@@ -1,6 +1,7 @@
 """The decoder: its parts keep their contracts, and the whole has the target's own distribution."""
 
 import copy
+import functools
 import math
 from dataclasses import replace
 
@@ -350,6 +351,7 @@ def test_text_of_three_windows_has_the_length_asked_for_and_no_draft_crosses_the
     assert all(r.cache_len + 1 + len(r.candidates) <= 8 for r in made.rounds)
 
 
+@functools.cache
 def real_models():
     corpus = load_corpus()
     target, tokenizer = checkpoint.load()
