@@ -401,7 +401,7 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, folder, monkeypatch
 
 def test_check_says_right_of_a_right_pair(folder, capsys):
     names = [str(folder / name) for name in ("big", "small")]
-    code = check.main([*names, "--samples", "60", "--tokens", "20"])
+    code = check.main([*names, "--samples", "30", "--tokens", "20"])
     said, ends = capsys.readouterr().out, {0: "verdict: right\n", 2: "too few, give more\n"}
     assert said.endswith(ends[code]) and said.count("3 of 3 texts equal") == 2
     assert "LlamaForCausalLM" in said and "tokens a pass" in said
@@ -436,7 +436,7 @@ def test_check_is_1_where_a_decoder_is_wrong(folder, capsys, monkeypatch):
     target, reader, draft = causal.load_pair(folder / "target", folder / "draft")
     wrong = broken("no mask")(target.model)
     prompts = [reader.encode("ROMEO:")]
-    assert check.check(wrong, draft, prompts, list(range(40)), n=20, samples=100) == 1
+    assert check.check(wrong, draft, prompts, list(range(40)), n=20, samples=20) == 1
     assert "WRONG in tree" in capsys.readouterr().out
 
 
@@ -453,7 +453,7 @@ def test_samples_of_a_wrong_rule_are_refused(folder):
         steps = replace(CHAIN, accept=from_p)
         return speculative_generate(target, draft, prompt, n, 4, sampling, rng, steps=steps)
 
-    report = own.sampled(target, decode, reader.encode("No more, no more, no "), 6, 800, "wrong")
+    report = own.sampled(target, decode, reader.encode("No more, no more, no "), 2, 800, "wrong")
     assert not report.right
 
 
