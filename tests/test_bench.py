@@ -5,6 +5,7 @@ import math
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -48,7 +49,13 @@ from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.theory import best_K, expected_tokens
 
 
-def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
+@pytest.fixture
+def quick(monkeypatch):
+    """For who looks at what is printed, and not at the times."""
+    monkeypatch.setattr(bench, "cost_growth", partial(cost_growth, times=2))
+
+
+def test_it_prints_a_row_for_each_combination(quick, capsys, tmp_path):
     out, png = tmp_path / "rows.json", tmp_path / "rows.png"
     rows = ["--draft", "bigram", "lookup", "--K", "1", "3", "--temperature", "0", "1.5"]
     rows += ["--rule", "block", "token"]
@@ -64,7 +71,7 @@ def test_it_prints_a_row_for_each_combination(capsys, tmp_path):
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_drafts_that_propose_trees_are_raced_as_well(capsys):
+def test_drafts_that_propose_trees_are_raced_as_well(quick, capsys):
     main(["--draft", *PROPOSERS, "--pairs=1", "--tokens=12"])
     rows = [text.split() for text in capsys.readouterr()[0].splitlines() if "│" in text][1:]
     assert [row[1] for row in rows] == list(PROPOSERS) * len(TARGETS)
@@ -297,7 +304,7 @@ def test_blocks_that_do_not_fit_into_the_window_are_refused():
         expected_blocks(toy, Own(toy), [[0, 1]], [4], cuts=3)
 
 
-def test_what_blocks_bring_is_printed_below_the_table(capsys, monkeypatch):
+def test_what_blocks_bring_is_printed_below_the_table(quick, capsys, monkeypatch):
     monkeypatch.setattr(bench, "BLOCK_TEXTS", 4)
     main(["--rule", "block", "--K", "3", "5", "--target", "fused", "--pairs=1", "--tokens=8"])
     (said,) = [x for x in capsys.readouterr().out.splitlines() if "no coin" in x]
@@ -376,7 +383,7 @@ def test_the_bars_of_the_design_hold():
     assert growth <= 1.15
 
 
-def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(capsys):
+def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(quick, capsys):
     """Counted tables make rows in inference mode; the second target meets them."""
     main(["--draft", "counts", "--policy", "learned", "--pairs=1", "--tokens=8"])
     assert capsys.readouterr().out.count("counts ") >= 2

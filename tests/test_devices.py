@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -430,7 +431,8 @@ def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
     assert itself.int8_product(networks[0].blocks[0].sa.proj) is None, "a kernel of the CPU"
 
 
-def test_the_bench_races_there(device, floats, capsys):
+def test_the_bench_races_there(device, floats, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "cost_growth", partial(bench.cost_growth, times=2))
     small = ["--target=fused", f"--device={device.type}", "--pairs=1", "--tokens=4"]
     racers = ["transformer-fused", "exit", "medusa-tree", "eagle-tree", "mtp", "block-markov"]
     bench.main(["--draft", *racers, *small])

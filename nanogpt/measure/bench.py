@@ -335,14 +335,14 @@ def calibrate(
     }
 
 
-def cost_growth(target, early: int = 20, late: int = 120) -> float:
+def cost_growth(target, early: int = 20, late: int = 120, times: int = 300) -> float:
     """How much dearer a pass over one token is after `late` cached tokens than after `early`."""
     token = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
     caches = [prefill(target, [0] * length) for length in (early, late)]
     ratios = []
     with torch.inference_mode():
         caches = [target(token, past_kvs=cache)[2] for cache in caches]
-        for _ in range(300):
+        for _ in range(times):
             seconds = [clock(lambda c=c: target(token, past_kvs=c))[0] for c in caches]
             ratios.append(seconds[1] / seconds[0])
     return median(ratios)
