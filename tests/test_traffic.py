@@ -260,7 +260,7 @@ def test_a_replay_takes_the_steps_of_the_server():
     In windows and in a pool, with prefixes shared and not, and over restarts.
     """
     preempted, shared, guessed = {1: 0, 2: 0, 3: 0}, 0, 0
-    for seed in range(12):
+    for seed in range(20):
         target, draft, prompts, lengths, arriving, block, limits = crowd(seed)
         traces = record(target, draft, prompts, lengths, 4)
         told = replay(
