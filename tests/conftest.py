@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 import itertools
 import os
 import sys
@@ -87,6 +88,12 @@ def pytest_xdist_make_scheduler(config, log):
             return nodeid if alone else super()._split_scope(nodeid)
 
     return Scheduler(config, log)
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays: no collection of garbage need look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

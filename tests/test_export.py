@@ -17,11 +17,9 @@ from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.engines import export
 from nanogpt.engines.audit import TIE, behind_the_best
-from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.toys import toy_target
-from nanogpt.sampling import Sampling
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
 FILES |= {"tokenizer_config.json"}
@@ -312,14 +310,14 @@ def test_with_nothing_but_its_defaults_generate_samples_as_we_do(loaded):
 
 
 def test_their_greedy_texts_are_ours(loaded):
-    """20 prompts of 100 tokens; of the wide form, 5. With a draft, fewer passes."""
+    """8 prompts of 100 tokens; of the wide form, 4. With a draft, fewer passes."""
     target, draft, _, wide = loaded
-    (ours, tokenizer), exact = checkpoint.load(), checkpoint.load()[0].double()
+    ours, tokenizer = checkpoint.load()
+    exact = ours.double()
     text = torch.tensor(
         tokenizer.encode("What say you to my suit? I will not hear thee speak. " * 9)
     )
-    prompts = [prompt[: 5 + i] for i, prompt in enumerate(prompts_of(text, 5 if wide else 20))]
-    right = [autoregressive_generate(ours, p, 100, Sampling(0)).tokens for p in prompts]
+    prompts = [prompt[: 5 + i] for i, prompt in enumerate(prompts_of(text, 4 if wide else 8))]
     passes = []
     hook = target.register_forward_hook(lambda *_: passes.append(1))
     modes = {"plain": {}, "assisted": {"assistant_model": draft}}
@@ -327,12 +325,13 @@ def test_their_greedy_texts_are_ours(loaded):
     needed = {}
     for mode, extra in modes.items():
         passes.clear()
-        for prompt, own in zip(prompts, right, strict=True):
+        for prompt in prompts:
             idx = torch.tensor([prompt])
             what = {"attention_mask": torch.ones_like(idx), "max_new_tokens": 100, **extra}
             theirs = target.generate(idx, do_sample=False, **what)[0, len(prompt) :].tolist()
-            tied = behind_the_best(exact, prompt, theirs).max() <= TIE  # on some processors
-            assert theirs == own or tied, f"{mode}: {tokenizer.decode(prompt)!r}"
+            assert len(theirs) == 100
+            behind = behind_the_best(exact, prompt, theirs)  # 0, but at a tie: in float32
+            assert behind.max() <= TIE, f"{mode}: {tokenizer.decode(prompt)!r}"
         needed[mode] = len(passes) / len(prompts)
     hook.remove()
     assert needed["plain"] == 100 and needed["assisted"] < 60 and needed["lookup"] < 100

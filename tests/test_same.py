@@ -1,5 +1,6 @@
 """The same dice: token for token the text of plain decoding, whatever guesses; and a fair draw."""
 
+import functools
 import itertools
 import time
 from collections import Counter
@@ -128,13 +129,13 @@ def random_case(seed):
     return target, K, (prompt, n, sampling), stop
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_2000_texts_are_token_for_token_those_of_plain_decoding(part):
+def test_600_texts_are_token_for_token_those_of_plain_decoding():
     """Eleven decoders in turn, both forms of the target, all in float64."""
     over, accepted = 0, Counter()
-    for seed in range(500 * part, 500 * part + 500):
+    for seed in range(600):
         target, K, (prompt, n, sampling), stop = random_case(seed)
-        own = autoregressive_generate(target, prompt, n, sampling, dice(seed, prompt), stop)
+        plain = TOYS[target.config.vocab_size, target.config.block_size, "fused"]
+        own = autoregressive_generate(plain, prompt, n, sampling, dice(seed, prompt), stop)
         name = NAMES[seed % len(NAMES)]
         decode = decoders(target, prompt, K)[name]
         made = decode(prompt, n, sampling, dice(seed, prompt), stop)
@@ -494,12 +495,12 @@ def exact_texts(target, prompt, n):
     )
 
 
-N_TEXTS = 2000
+N_TEXTS = 1000
 
 
 def test_texts_by_the_same_dice_come_as_often_as_the_target_says():
     """Joint counts of five tokens over a restart: not a token alone, but how they go together."""
-    target, prompt = toy_target(2, 4, seed=1), [0, 1, 1]
+    target, prompt = FusedLanguageModel(toy_target(2, 4, seed=1)), [0, 1, 1]
     exact = exact_texts(target, prompt, 5)
     counts = joint_of(
         lambda seed: autoregressive_generate(target, prompt, 5, rng=dice(seed, prompt)), N_TEXTS
@@ -510,7 +511,7 @@ def test_texts_by_the_same_dice_come_as_often_as_the_target_says():
 
 def test_an_index_that_counts_within_the_window_repeats_its_noise_and_counts_tell():
     """Both decoders make the mistake alike, so their texts agree: only the counts see it."""
-    target, prompt, window = toy_target(2, 4, seed=1), [0, 1, 1], 4
+    target, prompt, window = FusedLanguageModel(toy_target(2, 4, seed=1)), [0, 1, 1], 4
 
     class InTheWindow(SameDice):
         def categorical(self, probs, cdf=None):
@@ -633,12 +634,14 @@ def path_worths(table, context, depth, rng, sharpness=3.0):
 # ---- Bugs, and bad input
 
 
-def test_noise_that_drew_the_guess_may_not_draw_its_replacement():
+def test_noise_that_drew_the_guess_may_not_draw_its_replacement(monkeypatch):
     """Bug 68 of the gallery, counted: p/q with the guess's own noise is off, and ours is not."""
     p, q = (torch.tensor(row).double() for row in ([0.4, 0.4, 0.2], [0.1, 0.2, 0.7]))
     (bug,) = (bug for bug in BUGS if bug.number == 68)
     wrong, n, off = served(bug)["nanogpt_with_a_bug.same"], 8000, {}
+    once = functools.cache(same.noise)  # both draw by it, again and again
     for module in (same, wrong):
+        monkeypatch.setattr(module, "noise", once)
         counts = Counter()
         for seed in range(n):
             rng = module.SameDice(seed, 0)

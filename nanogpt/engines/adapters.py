@@ -26,6 +26,7 @@ from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Draft, Generation, autoregressive_generate
+from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.decoders import constrained_decoder
 from nanogpt.proof.gallery import mutant
@@ -101,6 +102,13 @@ def met(bug: Bug) -> bool:
     return bug.decoder not in ("same", "state") and bug.caught_by != "stops"
 
 
+def target_of(bug: int | None) -> GPTLanguageModel:
+    """The shipped target: fused, unless the bug is in what a fused one does not run."""
+    target, _ = checkpoint.load()
+    whole = bug is not None and BUGS[bug - 1].module in ("cache", "model")
+    return target if whole else FusedLanguageModel(target)
+
+
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     """Our own decoder, or one with a bug of the gallery. It needs no folder.
 
@@ -114,12 +122,12 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
             f"bug {bug} shows only by the same dice, in stop strings or in a target with a state, "
             f"which no engine is asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
         )
-    target, _ = checkpoint.load()
+    target = target_of(bug)
     kind = "chain" if bug is None else BUGS[bug - 1].decoder
     decode, under = one_by_one(speculative_generate), constrained_decoder()
     takes = TAKEN if bug is None or kind == "constrained" else ()
     if kind in ("batch", "paged", "server", "learning", "budget"):
-        target, decode = FusedLanguageModel(target), mutant(BUGS[bug - 1])
+        decode = mutant(BUGS[bug - 1])
     elif bug is not None:
         under = mutant(BUGS[bug - 1])
         decode = one_by_one(under)

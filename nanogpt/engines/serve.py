@@ -25,7 +25,7 @@ from nanogpt.constraints import Constraints, complete
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
-from nanogpt.engines.adapters import plain_generate
+from nanogpt.engines.adapters import plain_generate, target_of
 from nanogpt.generate import Generation
 from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
@@ -188,7 +188,7 @@ def open_server(
     chains = [bug.number for bug in BUGS if bug.decoder == "chain"]
     if bug is not None and bug not in chains:
         raise ValueError(f"no bug {bug} of a chain; there are {chains[0]} to {chains[-1]}")
-    target, tokenizer = checkpoint.load()
+    target, (_, tokenizer) = target_of(bug), checkpoint.load()
     guesses = {
         "none": lambda: None,
         "transformer": transformer.load,

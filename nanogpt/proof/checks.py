@@ -69,11 +69,15 @@ SAMPLINGS = (Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
 
 @functools.cache
 def exact_continuations(
-    target: GPTLanguageModel, n: int, sampling: Sampling
+    target: GPTLanguageModel,
+    n: int,
+    sampling: Sampling = Sampling(),
+    prompt: tuple[int, ...] = (0, 1),
+    stop: int | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """{n tokens: probability} of the target's own continuations of [0, 1]."""
+    """{n tokens, or up to a stop token: probability} of the target's own continuations."""
     return enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0, 1], n, sampling, rng).tokens)
+        lambda rng: tuple(autoregressive_generate(target, prompt, n, sampling, rng, stop).tokens)
     )
 
 

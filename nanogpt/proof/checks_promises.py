@@ -8,6 +8,7 @@ sentence what is wrong and where; it returns None if nothing is.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ import torch
 from nanogpt.constraints import Completion, Constraints, Past, complete
 from nanogpt.drafts.grown import Grown
 from nanogpt.grammar import Grammar
+from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.checks import VARIED, exact_continuations, iter_equal
 from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -87,6 +89,16 @@ RULES = {
 }
 
 
+@functools.cache
+def exact_replies(
+    target: GPTLanguageModel, prompt: tuple[int, ...], n: int, what: str
+) -> dict[tuple[int, ...], float]:
+    """{reply: probability} of plain decoding under one of RULES."""
+    return enumerate_outcomes(
+        lambda rng: tuple(complete(target, prompt, n, RULES[what], rng=rng).tokens)
+    )
+
+
 def check_constraints(generate: Decoder, n: int = 3, K: int = 2) -> None:
     """Under constraints, n tokens have the joint distribution of plain decoding, by enumeration.
 
@@ -101,11 +113,7 @@ def check_constraints(generate: Decoder, n: int = 3, K: int = 2) -> None:
     runs += [("all of them", "a random draft", table, [0, 1, 2, 0, 1, 2, 2], n)]
     for what, name, draft, prompt, length in runs:
         rules = RULES[what]
-        exact = enumerate_outcomes(
-            lambda rng, prompt=prompt, length=length, rules=rules: tuple(
-                complete(target, prompt, length, rules, rng=rng).tokens
-            )
-        )
+        exact = exact_replies(target, tuple(prompt), length, what)
         got = enumerate_outcomes(
             lambda rng, prompt=prompt, length=length, rules=rules, draft=draft: tuple(
                 generate(

@@ -8,6 +8,7 @@ decoders as well, each with checks of its own; `ahead_decoder()` writes one text
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,7 +21,13 @@ from nanogpt.drafts.lookahead import LookaheadDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, autoregressive_generate, prefill
-from nanogpt.proof.checks import check_lossless, check_stop, contexts, iter_equal
+from nanogpt.proof.checks import (
+    check_lossless,
+    check_stop,
+    contexts,
+    exact_continuations,
+    iter_equal,
+)
 from nanogpt.proof.decoders import NET, TABLE, BatchDecoder, Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
@@ -122,18 +129,26 @@ def check_alone(generate: BatchDecoder, cases: int = 12, own_K: bool = True) -> 
         for b, (request, made) in enumerate(
             zip(requests, run(generate, target, drafts, requests), strict=True)
         ):
-            prompt, n, K, sampling, seed, stop = request
-            rule = {"sampling": sampling, "rng": RandomSource(seed), "stop_token": stop}
-            if tree:
-                alone = tree_generate(target, drafts, prompt, n, **rule)
-            else:
-                alone = speculative_generate(target, draft, prompt, n, K, **rule)
-            same = sum(1 for _ in iter_equal(made.tokens, alone.tokens))
-            assert made.tokens == alone.tokens, (
+            prompt, n, K, sampling, _, _ = request
+            alone = text_alone(case % 5, tree, tuple(prompt), *request[1:])
+            same = sum(1 for _ in iter_equal(made.tokens, alone))
+            assert made.tokens == alone, (
                 f"row {b} of {len(requests)} is not what it is alone: prompt {prompt}, {n} tokens, "
                 f"K = {K}, {sampling}: token {same} is {made.tokens[same : same + 1]} instead of "
-                f"{alone.tokens[same : same + 1]}"
+                f"{alone[same : same + 1]}"
             )
+
+
+@functools.cache  # the same requests for every decoder that is checked
+def text_alone(toy: int, tree: bool, prompt, n, K, sampling, seed, stop) -> list[int]:
+    """What check_alone asks for, written alone on the toy of a seed, as a chain or a tree."""
+    target, draft = FusedLanguageModel(toy_target(7, 8, seed=toy)), random_draft(7)
+    rule = {"sampling": sampling, "rng": RandomSource(seed), "stop_token": stop}
+    if tree:
+        made = tree_generate(target, Grown(draft, (2, 2, 1, 1)), prompt, n, **rule)
+    else:
+        made = speculative_generate(target, draft, prompt, n, K, **rule)
+    return made.tokens
 
 
 def check_product(generate: BatchDecoder) -> None:
@@ -145,12 +160,8 @@ def check_product(generate: BatchDecoder) -> None:
     requests = [([0, 1], 2, 1, Sampling(), None), ([1], 3, 2, Sampling(0.5), 0)]
     prompts, lengths, Ks, samplings, stops = map(list, zip(*requests, strict=True))
     singles = [
-        enumerate_outcomes(
-            lambda rng, request=request: tuple(
-                autoregressive_generate(target, *request[:2], request[3], rng, request[4]).tokens
-            )
-        )
-        for request in requests
+        exact_continuations(target, n, sampling, tuple(prompt), stop)
+        for prompt, n, _, sampling, stop in requests
     ]
     exact = {(a, b): singles[0][a] * singles[1][b] for a, b in itertools.product(*singles)}
     got = enumerate_outcomes(
@@ -175,9 +186,7 @@ def check_independent(generate: BatchDecoder, n: int = 400, seed: int = 0) -> No
     """
     target, draft = toy_target(2, 8, seed=2), random_draft(2, seed)
     made = generate(target, draft, [[0, 1]] * n, 2, 1)
-    own = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0, 1], 2, rng=rng).tokens)
-    )
+    own = exact_continuations(target, 2)
     exact = {(a, b): own[a] * own[b] for a, b in itertools.product(own, own)}
     counts = {}
     for a, b in zip(made[::2], made[1::2], strict=True):
@@ -415,12 +424,8 @@ def product_of(target, requests: Iterable[tuple]) -> dict[tuple, float]:
     requests: (prompt, length), or (prompt, length, sampling), of each.
     """
     one, two = (
-        enumerate_outcomes(
-            lambda rng, request=request: tuple(
-                autoregressive_generate(target, *request, rng=rng).tokens
-            )
-        )
-        for request in requests
+        exact_continuations(target, n, *sampling, prompt=tuple(prompt))
+        for prompt, n, *sampling in requests
     )
     return {(a, b): one[a] * two[b] for a, b in itertools.product(one, two)}
 

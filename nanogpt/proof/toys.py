@@ -108,12 +108,16 @@ class SelfDraft:
 
     def __init__(self, target: GPTLanguageModel, n_prompt: int):
         self.target, self.n_prompt, self.vocab_size = target, n_prompt, target.config.vocab_size
+        self.known: dict[tuple[int, ...], Tensor] = {}  # logits, by what the target was given
 
     def logits(self, context: Sequence[int]) -> Tensor:
         """The target's logits (V,) of the token after `context`."""
         start = context_start(len(context), self.n_prompt, self.target.config.block_size)
-        idx = torch.tensor([list(context)[start:]], device=self.target.device)
-        return self.target(idx)[0][0, -1].cpu()
+        given = tuple(context[start:])
+        if given not in self.known:
+            idx = torch.tensor([given], device=self.target.device)
+            self.known[given] = self.target(idx)[0][0, -1].cpu()
+        return self.known[given]
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,): the target's own p at temperature 1."""
