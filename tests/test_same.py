@@ -129,10 +129,11 @@ def random_case(seed):
     return target, K, (prompt, n, sampling), stop
 
 
-def test_600_texts_are_token_for_token_those_of_plain_decoding():
+@pytest.mark.parametrize("texts", [600, pytest.param(2000, marks=pytest.mark.slow)])
+def test_texts_are_token_for_token_those_of_plain_decoding(texts):
     """Eleven decoders in turn, both forms of the target, all in float64."""
     over, accepted = 0, Counter()
-    for seed in range(600):
+    for seed in range(texts):
         target, K, (prompt, n, sampling), stop = random_case(seed)
         plain = TOYS[target.config.vocab_size, target.config.block_size, "fused"]
         own = autoregressive_generate(plain, prompt, n, sampling, dice(seed, prompt), stop)
