@@ -29,16 +29,27 @@ def my_pasts(past, tokens, parents, after):
     1: [
         """
 def my_held_back(reply, stops):
-    beginnings = [stop[:n] for stop in stops for n in range(1, len(stop))]
-    return max([len(x) for x in beginnings if reply.endswith(x)], default=0)
+    waiting = [stop[:n] for stop in stops for n in range(1, len(stop))]
+    held = max([len(x) for x in waiting if reply.endswith(x)], default=0)
+    while reply[: len(reply) - held].decode(errors="replace").endswith("\N{REPLACEMENT CHARACTER}"):
+        held += 1
+    return held
 """,
         """
 def my_held_back(reply, stops):
-    for n in range(len(reply), 0, -1):
+    held = 0
+    for n in range(1, len(reply) + 1):
         end = reply[-n:]
         if any(stop.startswith(end) and stop != end for stop in stops):
-            return n
-    return 0
+            held = n
+    for n in range(1, min(4, len(reply)) + 1):
+        first = reply[-n]
+        if first >= 0xC0:  # a letter of several bytes begins here
+            size = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+            return max(held, n) if n < size else held
+        if first < 0x80:
+            break
+    return held
 """,
     ],
     2: [
@@ -145,39 +156,50 @@ def my_pasts(past, tokens, parents, after):
         ),
     ],
     1: [
-        (  # the shortest end
+        (  # stops only, as for letters
             """
 def my_held_back(reply, stops):
+    waiting = [stop[:n] for stop in stops for n in range(1, len(stop))]
+    return max([len(x) for x in waiting if reply.endswith(x)], default=0)
+""",
+            "half a letter",
+        ),
+        (  # halves only
+            """
+def my_held_back(reply, stops):
+    for half in range(4):
+        try:
+            reply[: len(reply) - half].decode()
+            return half
+        except UnicodeDecodeError:
+            pass
+""",
+            "may still become a stop",
+        ),
+        (  # their sum
+            """
+def my_held_back(reply, stops):
+    waiting = [stop[:n] for stop in stops for n in range(1, len(stop))]
+    held = max([len(x) for x in waiting if reply.endswith(x)], default=0)
+    for half in range(4):
+        try:
+            reply[: len(reply) - half].decode()
+            return min(len(reply), held + half)
+        except UnicodeDecodeError:
+            pass
+""",
+            "must wait",
+        ),
+        (  # the first beginning that fits
+            """
+def my_held_back(reply, stops):
+    half = 0
+    while reply[: len(reply) - half].decode(errors="replace").endswith("\N{REPLACEMENT CHARACTER}"):
+        half += 1
     for n in range(1, len(reply) + 1):
         if any(stop.startswith(reply[-n:]) and len(stop) > n for stop in stops):
-            return n
-    return 0
-""",
-            "may still become a stop",
-        ),
-        (  # as many as the longest stop has, less one, always
-            """
-def my_held_back(reply, stops):
-    return min(len(reply), max(map(len, stops)) - 1)
-""",
-            "may still become a stop",
-        ),
-        (  # the first stop that fits
-            """
-def my_held_back(reply, stops):
-    for stop in stops:
-        for n in range(len(stop) - 1, 0, -1):
-            if reply.endswith(stop[:n]):
-                return n
-    return 0
-""",
-            "may still become a stop",
-        ),
-        (  # letters, not their number
-            """
-def my_held_back(reply, stops):
-    beginnings = [stop[:n] for stop in stops for n in range(len(stop))]
-    return max((x for x in beginnings if reply.endswith(x)), key=len)
+            return max(n, half)
+    return half
 """,
             "may still become a stop",
         ),
