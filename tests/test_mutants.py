@@ -41,6 +41,12 @@ from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import block_key, on_pool
 from nanogpt.speculative import CHAIN, accept_reject, speculative_generate
 
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_the_correct_decoder_passes(check):
+    check(speculative_generate)
+
+
 DECODERS = {
     "block": functools.partial(speculative_generate, steps=replace(CHAIN, accept=accept_blockwise)),
     "with": tree_decoder("with"),

@@ -22,6 +22,7 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.constraints import Constraints
+from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.fused import FusedLanguageModel
@@ -102,11 +103,11 @@ def met(bug: Bug) -> bool:
     return bug.decoder not in ("same", "state") and bug.caught_by != "stops"
 
 
-def target_of(bug: int | None) -> GPTLanguageModel:
-    """The shipped target: fused, unless the bug is in what a fused one does not run."""
-    target, _ = checkpoint.load()
+def target_of(bug: int | None) -> tuple[GPTLanguageModel, CharTokenizer]:
+    """The shipped target, fused unless a bug is in what that does not run, and its tokenizer."""
+    target, tokenizer = checkpoint.load()
     whole = bug is not None and BUGS[bug - 1].module in ("cache", "model")
-    return target if whole else FusedLanguageModel(target)
+    return target if whole else FusedLanguageModel(target), tokenizer
 
 
 def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
@@ -122,7 +123,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
             f"bug {bug} shows only by the same dice, in stop strings or in a target with a state, "
             f"which no engine is asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
         )
-    target = target_of(bug)
+    target, _ = target_of(bug)
     kind = "chain" if bug is None else BUGS[bug - 1].decoder
     decode, under = one_by_one(speculative_generate), constrained_decoder()
     takes = TAKEN if bug is None or kind == "constrained" else ()

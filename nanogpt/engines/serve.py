@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanogpt import checkpoint
 from nanogpt.constraints import Constraints, complete
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
@@ -188,7 +187,7 @@ def open_server(
     chains = [bug.number for bug in BUGS if bug.decoder == "chain"]
     if bug is not None and bug not in chains:
         raise ValueError(f"no bug {bug} of a chain; there are {chains[0]} to {chains[-1]}")
-    target, (_, tokenizer) = target_of(bug), checkpoint.load()
+    target, tokenizer = target_of(bug)
     guesses = {
         "none": lambda: None,
         "transformer": transformer.load,
