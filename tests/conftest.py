@@ -96,8 +96,34 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def covering(cases):
+    """Of cases (tuples of one length), indices of some in which each pair of values occurs.
+
+    Taken one after another: each time the case with the most pairs that did not occur before.
+    """
+    pairs = [{*itertools.combinations(enumerate(case), 2)} or {case} for case in cases]
+    missing, taken = set().union(*pairs), []
+    while missing:
+        taken.append(max(range(len(cases)), key=lambda i: len(pairs[i] & missing)))
+        missing -= pairs[taken[-1]]
+    return taken
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest itself leaves out what -m does not ask for
 def pytest_collection_modifyitems(items):
-    """A test that is known to take minutes may take an hour before it counts as hung."""
+    """Of a product's cases, what no pair of values needs is wide.
+
+    And a test that is known to take minutes may take an hour before it counts as hung.
+    """
+    products = {}
+    for item in items:
+        if item.get_closest_marker("pairs"):
+            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in products.values():
+        needed = covering([tuple(item.callspec.indices.values()) for item in cases])
+        for i, item in enumerate(cases):
+            if i not in needed:
+                item.add_marker(pytest.mark.wide)
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.timeout(3600))

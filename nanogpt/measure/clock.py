@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -15,6 +16,17 @@ from nanogpt.generate import Generation
 
 PROMPT = 20  # characters
 DEVICES = ("cpu", "cuda", "mps")
+
+
+def quick(n: int) -> int:
+    """How many pairs, texts or rounds an experiment takes: n, and a fifth where pytest runs it.
+
+    The tests ask whether a chapter runs and what it asserts holds, not for its figures: there at
+    least 3 are enough. NANOGPT_FULL=1 has them run it whole.
+    """
+    tested = "PYTEST_VERSION" in os.environ  # pytest's own, which kernels inherit
+    whole = os.environ.get("NANOGPT_FULL", "0") not in ("", "0")
+    return n if whole or not tested else min(n, max(3, n // 5))
 
 
 def wait() -> None:
