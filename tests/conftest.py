@@ -120,7 +120,7 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("pairs"):
             products.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in products.values():
-        needed = covering([tuple(item.callspec.indices.values()) for item in cases])
+        needed = covering([tuple(map(id, item.callspec.params.values())) for item in cases])
         for i, item in enumerate(cases):
             if i not in needed:
                 item.add_marker(pytest.mark.wide)
