@@ -1,0 +1,439 @@
+"""Sixty breaks of one line each: does `make test` still see them all? `python tests/breaks.py`
+
+They were written down before anybody looked at a test, so they ask what the tests see and not what
+the tests were made for. Run it after the tests have been made shorter. With numbers it takes
+these breaks alone; with --at another checkout's folder, it breaks and tests that one.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+BREAKS = [  # file of the package, what stands there once, what is put there, tests that see it
+    (  # 1: one node alone is taken for the first
+        "cache.py",
+        "if list(path) == list(range(len(path))):",
+        "if len(path) < 2 or list(path) == list(range(len(path))):",
+        "test_tree test_generate",
+    ),
+    (  # 2: another type of 16 bits
+        "checkpoint.py",
+        "dtype: torch.dtype = torch.float16,",
+        "dtype: torch.dtype = torch.bfloat16,",
+        "test_checkpoint test_parallel test_eagle",
+    ),
+    (  # 3: the last token alone is not held back
+        "constraints.py",
+        "for n in range(min(longest - 1, len(reply)), 0, -1):",
+        "for n in range(min(longest - 1, len(reply)), 1, -1):",
+        "test_constraints",
+    ),
+    (  # 4: of two stop strings that end together, the shorter one
+        "constraints.py",
+        "return len(reply) - max(ends) if ends else None",
+        "return len(reply) - min(ends) if ends else None",
+        "test_constraints",
+    ),
+    (  # 5: a token just at the border of min-p
+        "constraints.py",
+        "changed = np.where(changed >= least, changed, -np.inf)",
+        "changed = np.where(changed > least, changed, -np.inf)",
+        "test_constraints",
+    ),
+    (  # 6: what guesses lead to is remembered from an earlier round
+        "constraints.py",
+        "if self.pasts.get(()) is not self.reply.past:",
+        "if () not in self.pasts:",
+        "test_constraints test_learning",
+    ),
+    (  # 7: a server that does not say how long its answer is
+        "data.py",
+        "if len(content) < expected:",
+        "if len(content) != expected:",
+        "test_data",
+    ),
+    (  # 8: the last window is never drawn
+        "data.py",
+        "torch.randint(len(tokens) - block_size, (batch_size, 1)",
+        "torch.randint(len(tokens) - block_size - 1, (batch_size, 1)",
+        "test_data test_train",
+    ),
+    (  # 9: a batch whose last row has left
+        "fused.py",
+        "len(rows) == whole.shape[2]",
+        "len(rows) <= whole.shape[2]",
+        "test_fused test_serve",
+    ),
+    (  # 10: a cache of which one entry was overwritten
+        "fused.py",
+        "if any(start < self.lengths[b] for start in starts[self.known[b] :]):",
+        "if any(start + 1 < self.lengths[b] for start in starts[self.known[b] :]):",
+        "test_fused test_tree",
+    ),
+    (  # 11: a prompt that ends in the stop token
+        "generate.py",
+        "new = self.tokens[self.n_prompt :]",
+        "new = self.tokens",
+        "test_generate test_speculative",
+    ),
+    (  # 12: a token below 0
+        "generate.py",
+        "or not 0 <= token < vocab_size:",
+        "or not token < vocab_size:",
+        "test_generate test_bad_input",
+    ),
+    (  # 13: [a-] is a and a dash
+        "grammar.py",
+        'if self.text[self.at : self.at + 1] == "-" and self.text[self.at + 1 :][:1] != "]":',
+        'if self.text[self.at : self.at + 1] == "-":',
+        "test_constraints",
+    ),
+    (  # 14: at the end of a chain, what did not come forgives
+        "lossy.py",
+        "enough = len(later) == window and all(later)",
+        "enough = all(later)",
+        "test_lossy",
+    ),
+    (  # 15: q as it was after its siblings
+        "lossy.py",
+        "q = tree.q[children[0]]",
+        "q = tree.q[children[-1]]",
+        "test_lossy",
+    ),
+    (  # 16: a position below 0
+        "model.py",
+        "inside = 0 <= int(pos.min()) and int(pos.max()) < self.config.block_size",
+        "inside = int(pos.max()) < self.config.block_size",
+        "test_model test_bad_input",
+    ),
+    (  # 17: a chance is worked out anew from what was left of p
+        "rules.py",
+        "if child not in joint:",
+        "if True:",
+        "test_rules",
+    ),
+    (  # 18: the noise of the first place at every depth
+        "same.py",
+        "noise(rng.seed, rng.index + depth, self.vocab_size)",
+        "noise(rng.seed, rng.index, self.vocab_size)",
+        "test_same",
+    ),
+    (  # 19: one token more where the sum is top_p exactly
+        "sampling.py",
+        "ranked.cumsum(-1) - ranked < self.top_p",
+        "ranked.cumsum(-1) - ranked <= self.top_p",
+        "test_sampling",
+    ),
+    (  # 20: top_p is not applied to the draft
+        "sampling.py",
+        "if self.temperature == 1 and self.top_k is None and self.top_p is None:",
+        "if self.temperature == 1 and self.top_k is None:",
+        "test_sampling test_speculative",
+    ),
+    (  # 21: a policy's `more` is not asked
+        "speculative.py",
+        "if more is None and sampling == Sampling() and isinstance(draft, ChainDraft):",
+        "if sampling == Sampling() and isinstance(draft, ChainDraft):",
+        "test_adaptive test_speculative",
+    ),
+    (  # 22: a padded row goes back to where it never was
+        "state.py",
+        "other.T = [n - before if n - before == self.T[b] else -1]",
+        "other.T = [n - before]",
+        "test_state",
+    ),
+    (  # 23: entries in another order
+        "state.py",
+        "if slots[:P] != list(range(P)) or rows != sorted(rows):",
+        "if slots[:P] != list(range(P)):",
+        "test_state",
+    ),
+    (  # 24: just as fast is fast enough
+        "theory.py",
+        "if speed_up(K + 1, K, draft_cost, verify_cost, rest) < 1:",
+        "if speed_up(K + 1, K, draft_cost, verify_cost, rest) <= 1:",
+        "test_theory",
+    ),
+    (  # 25: two seeds share their batches
+        "train.py",
+        "torch.manual_seed(seed * 1_000_000 + step)",
+        "torch.manual_seed(seed + step)",
+        "test_train",
+    ),
+    (  # 26: a model in eval mode is left in train mode
+        "train.py",
+        "model.train(was_training)",
+        "model.train()",
+        "test_train",
+    ),
+    (  # 27: hidden states of a part of the text
+        "tree.py",
+        "elif text.past_kvs is not None:  # of a part",
+        "elif False:  # of a part",
+        "test_tree test_eagle test_parallel",
+    ),
+    (  # 28: a parent below -1
+        "tree.py",
+        "if not all(-1 <= parent < node for node, parent in enumerate(tree.parents)):",
+        "if not all(parent < node for node, parent in enumerate(tree.parents)):",
+        "test_tree",
+    ),
+    (  # 29: q is a distribution to six places
+        "arena/referee.py",
+        "if off > 1e-12:",
+        "if off > 1e-6:",
+        "test_arena",
+    ),
+    (  # 30: a function's defaults may be changed
+        "arena/seal.py",
+        'yield f"{name}.__defaults__", value.__defaults__',
+        "pass",
+        "test_arena",
+    ),
+    (  # 31: a power of two that fits comes twice
+        "commands/size.py",
+        "if 2**i < last), last]",
+        "if 2**i <= last), last]",
+        "test_sizing",
+    ),
+    (  # 32: milliseconds are taken for seconds
+        "commands/load.py",
+        "SLO(*(milliseconds / 1e3 for milliseconds in given.slo))",
+        "SLO(*given.slo)",
+        "test_traffic",
+    ),
+    (  # 33: what was refused does not come first
+        "commands/course.py",
+        "key=lambda x: x[1].state != REFUSED)",
+        "key=lambda x: 0)",
+        "test_course",
+    ),
+    (  # 34: the last loop alone says whether the samples are too few
+        "commands/check.py",
+        "wrong, blind = wrong + found, blind or unseen",
+        "wrong, blind = wrong + found, unseen",
+        "test_your_models",
+    ),
+    (  # 35: an answer that leaves Python
+        "course/judged.py",
+        "except BaseException as error:",
+        "except Exception as error:",
+        "test_course",
+    ),
+    (  # 36: an import makes those before it needless
+        "course/needed.py",
+        "isinstance(self.node, BLOCKS + IMPORTS)",
+        "isinstance(self.node, BLOCKS)",
+        "test_course",
+    ),
+    (  # 37: a guess of 0 is no guess
+        "course/notebook.py",
+        'return "you did not guess" if guess is None else',
+        'return "you did not guess" if not guess else',
+        "test_notebook test_figures test_judges",
+    ),
+    (  # 38: an n-gram that comes again stays the oldest
+        "drafts/lookahead.py",
+        "after.pop(tuple(gram[1:]), None)",
+        "pass",
+        "test_lookahead",
+    ),
+    (  # 39: the first rounds in place of the last
+        "drafts/adaptive.py",
+        "for r in rounds[-memory:]:",
+        "for r in rounds[:memory]:",
+        "test_adaptive",
+    ),
+    (  # 40: the spread of texts in place of their mean's
+        "drafts/eagle.py",
+        "float(m.std() / len(m) ** 0.5)",
+        "float(m.std())",
+        "test_eagle",
+    ),
+    (  # 41: a chain that does not even begin
+        "drafts/ngram.py",
+        "if joint < self.least and candidates:",
+        "if joint < self.least:",
+        "test_drafts test_adaptive",
+    ),
+    (  # 42: two copies of a table share what they learn
+        "drafts/learning.py",
+        "other.sums = dict(self.sums)",
+        "other.sums = self.sums",
+        "test_learning",
+    ),
+    (  # 43: a sibling is as likely as if there were none before it
+        "drafts/best.py",
+        "wait(i, parent, path, reached * (1 - kept), left / left.sum())",
+        "wait(i, parent, path, reached, left / left.sum())",
+        "test_joints test_records",
+    ),
+    (  # 44: a head is judged by what came before its guess
+        "drafts/parallel.py",
+        "kept = torch.minimum(q, p[:, i:]).sum(-1).mean()",
+        "kept = torch.minimum(q, p[:, :-i]).sum(-1).mean()",
+        "test_parallel",
+    ),
+    (  # 45: whether the last listed token counts depends on the one that came
+        "engines/endpoint.py",
+        "in pairs if logprob > border}, border",
+        "in pairs if logprob >= border}, border",
+        "test_endpoint",
+    ),
+    (  # 46: n texts by one seed
+        "engines/serve.py",
+        'rng = RandomSource(body.get("seed", 0) + i)',
+        'rng = RandomSource(body.get("seed", 0))',
+        "test_endpoint",
+    ),
+    (  # 47: q of a draft with more tokens does not sum to 1
+        "engines/causal.py",
+        "return kept / kept.sum()",
+        "return kept",
+        "test_your_models",
+    ),
+    (  # 48: an engine's last token, which no guess brings, is tested as well
+        "engines/audit.py",
+        "made.append(answers(generate, prompts, n + 1, sampling, seed + done, V))",
+        "made.append(answers(generate, prompts, n, sampling, seed + done, V))",
+        "test_audit test_audit_sight",
+    ),
+    (  # 49: the first token of a request waits for itself
+        "measure/service.py",
+        "found = [0.0] * (self.made[0] - 1)",
+        "found = [0.0] * self.made[0]",
+        "test_traffic",
+    ),
+    (  # 50: what all guesses of a round cost is taken for what one does
+        "measure/bench.py",
+        'speed_up(brings, k, per_round["draft"] / k, verify, rest)',
+        'speed_up(brings, k, per_round["draft"], verify, rest)',
+        "test_bench",
+    ),
+    (  # 51: the last prompt runs past the end
+        "measure/clock.py",
+        "distance = (len(tokens) - PROMPT) // n",
+        "distance = len(tokens) // n",
+        "test_bench",
+    ),
+    (  # 52: a letter at an edge of ranks counts one too early
+        "proof/statistics.py",
+        "edges, right=True)",
+        "edges, right=False)",
+        "test_audit_sight test_audit",
+    ),
+    (  # 53: what only the second distribution has is left out
+        "proof/exact.py",
+        "for x in a | b) / 2",
+        "for x in a) / 2",
+        "test_exact test_theory test_checks",
+    ),
+    (  # 54: one text's NaN takes the others' rows with it
+        "serving/batch.py",
+        "if one == sampling and sound[b]]",
+        "if one == sampling]",
+        "test_serve test_server",
+    ),
+    (  # 55: a text guesses where its memory does not take it
+        "serving/budget.py",
+        "if 0 < nodes <= most:",
+        "if 0 < nodes:",
+        "test_joints test_records",
+    ),
+    (  # 56: of those who share a block and all write, none may keep it
+        "serving/paged.py",
+        "sum(min(n, self.references[block] - 1) for block, n in shared.items())",
+        "sum(n for block, n in shared.items())",
+        "test_paged",
+    ),
+    (  # 57: a block that was cut in the middle keeps its name
+        "serving/paged.py",
+        "del self.keys[n // self.pool.size :]",
+        "del self.keys[keep:]",
+        "test_paged test_server",
+    ),
+    (  # 58: whoever lost its places begins a second time
+        "serving/server.py",
+        "request.began = self.clock() if request.began is None else request.began",
+        "request.began = self.clock()",
+        "test_server test_traffic",
+    ),
+    (  # 59: p of another row
+        "show/figures.py",
+        "p = float(r.target_probs[before + 1, token])",
+        "p = float(r.target_probs[before, token])",
+        "test_figures",
+    ),
+    (  # 60: a guess of 0 is not drawn
+        "show/figures.py",
+        "if guess is not None:",
+        "if guess:",
+        "test_figures test_diagrams",
+    ),
+]
+
+
+def broken(source: str, number: int) -> str:
+    """A file's text with the break in it. Exits unless what it changes stands there once."""
+    file, old, new, _ = BREAKS[number - 1]
+    if source.count(old) != 1:
+        sys.exit(f"break {number}: {file} has {source.count(old)} times {old!r}; write it anew")
+    return source.replace(old, new)
+
+
+def copied(at: Path, folder: Path) -> None:
+    """What the tests read: package and tests as a copy, the rest by a link."""
+    for path in at.iterdir():
+        if path.name in ("nanogpt", "tests"):
+            leave = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, folder / path.name, ignore=leave)
+        elif path.name not in (".git", ".pytest_cache"):
+            (folder / path.name).symlink_to(path)
+
+
+def seen(folder: Path, tests: list[str]) -> str:
+    """The first test that fails, or nothing."""
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--tb=no"]
+    command += ["-p", "no:cacheprovider", *tests]
+    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    found = re.search(r"(?m)^(?:FAILED|ERROR) (?:tests/)?(\S+)", run.stdout)
+    if run.returncode not in (0, 1, 2) or (run.returncode and not found):
+        sys.exit(f"pytest could not run {tests}:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return found[1] if found else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("numbers", type=int, nargs="*", help="of the breaks, default: all")
+    parser.add_argument("--at", type=Path, default=HERE, help="the checkout to break")
+    parser.add_argument("--tests", nargs="+", help="files, in place of those in the list")
+    given, missed = parser.parse_args(), 0
+    package, numbers = given.at.resolve() / "nanogpt", given.numbers or range(1, len(BREAKS) + 1)
+    for number in numbers:  # all of the list, before anything takes time
+        broken((package / BREAKS[number - 1][0]).read_text(encoding="utf-8"), number)
+    with tempfile.TemporaryDirectory() as made:
+        copied(given.at.resolve(), Path(made))
+        for number in numbers:
+            file, *_, tests = BREAKS[number - 1]
+            path, began = Path(made, "nanogpt", file), time.monotonic()
+            whole = path.read_text(encoding="utf-8")
+            path.write_text(broken(whole, number), encoding="utf-8")
+            by = seen(Path(made), [f"tests/{x}.py" for x in given.tests or tests.split()])
+            path.write_text(whole, encoding="utf-8")
+            missed += not by
+            seconds = time.monotonic() - began
+            print(f"{number:2} {file:22} {by or 'NOT SEEN'}  {seconds:.0f} s", flush=True)
+    print(f"{len(numbers) - missed} of {len(numbers)} were seen")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
