@@ -1,6 +1,8 @@
 """The audit of a server over HTTP, on a right one of our own and on wrong ones; and of its logs."""
 
+import contextlib
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -17,24 +19,30 @@ from nanogpt.proof.statistics import LEVEL
 from nanogpt.sampling import RandomSource, Sampling
 
 TEXTS = 80
+WIDE = pytest.mark.wide
 STALE = 13  # the bug of the gallery that leaves a rejected guess in the cache
+
+
+@contextlib.contextmanager
+def serving(*given, **settings):
+    """The address of a server of ours, which ends with the block."""
+    server = serve.open_server(*given, **settings)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture
 def served():
-    """served(bug=None, …): the address of a server of ours, which ends with the test."""
-    servers = []
+    """served(bug=None, …): the address of a server of ours, which ends with the test.
 
-    def serving(*given, **settings):
-        server = serve.open_server(*given, **settings)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/v1"
-
-    yield serving
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    It drafts by lookup, which costs no passes, where the test is not about its draft.
+    """
+    with contextlib.ExitStack() as servers:
+        yield lambda bug=None, draft="lookup": servers.enter_context(serving(bug, draft))
 
 
 def audited(address, told=False, sampling=Sampling(), texts=TEXTS, n=10, **more):
@@ -42,10 +50,19 @@ def audited(address, told=False, sampling=Sampling(), texts=TEXTS, n=10, **more)
     return server.audit(endpoint.PROMPT, n, texts, sampling, told=told)
 
 
+@functools.cache
+def audit_of(bug, told=False):
+    """The report on a server with this bug in it, for all tests that ask for it."""
+    with serving(bug, "lookup") as address:
+        return audited(address, told)
+
+
 # Servers
 
 
-@pytest.mark.parametrize("draft", serve.DRAFTS)
+@pytest.mark.parametrize(
+    "draft", [pytest.param(x, marks=() if x == "transformer" else WIDE) for x in serve.DRAFTS]
+)
 def test_a_right_server_is_not_refused(served, draft):
     report = audited(served(draft=draft))
     assert report.right and not report.blind and report.texts == TEXTS
@@ -53,23 +70,22 @@ def test_a_right_server_is_not_refused(served, draft):
     assert len(report.places) == 11 and report.source == "read again"
 
 
-@pytest.mark.parametrize("bug, first", [(11, 1), (8, 5), (STALE, 2)])
-def test_a_wrong_server_is_refused_from_where_its_bug_comes_in(served, bug, first):
+@pytest.mark.parametrize("bug, first", [pytest.param(11, 1, marks=WIDE), (8, 5), (STALE, 2)])
+def test_a_wrong_server_is_refused_from_where_its_bug_comes_in(bug, first):
     """Bug 11 accepts every guess; with K = 4, bug 8's first bonus token is the fifth or sixth."""
-    report = audited(served(bug))
+    report = audit_of(bug)
     assert not report.right and not report.blind
     failed = [place.place for place in report.places[1:] if place.p < LEVEL]
     assert not {f"token {i}" for i in range(1, first)} & set(failed)
 
 
-def test_what_is_told_by_a_pass_that_is_wrong_itself_agrees_with_what_it_drew(served):
+def test_what_is_told_by_a_pass_that_is_wrong_itself_agrees_with_what_it_drew():
     """The rejected guess in the cache: p is wrong, and the tokens follow it."""
-    address = served(STALE)
-    assert audited(address, told=True).right and not audited(address).right
+    assert audit_of(STALE, told=True).right and not audit_of(STALE).right
 
 
-def test_a_bonus_token_is_seen_by_what_is_told(served):
-    assert not audited(served(8), told=True).right
+def test_a_bonus_token_is_seen_by_what_is_told():
+    assert not audit_of(8, told=True).right
 
 
 def test_the_server_tells_the_targets_own_log_probabilities(served):
@@ -91,16 +107,16 @@ def test_the_server_tells_the_targets_own_log_probabilities(served):
 
 def test_a_cut_is_tested_and_a_wider_one_is_refused(served):
     cut, address = Sampling(0.7, top_k=8), served()
-    assert audited(address, sampling=cut).right
-    wider = audited(address, sampling=cut, top_k=12)  # `more` has the last word
+    assert audited(address, sampling=cut, texts=40).right
+    wider = audited(address, sampling=cut, texts=40, top_k=12)  # `more` has the last word
     assert not wider.right and wider.worst.p == 0
-    hotter = audited(address, sampling=cut, temperature=1.5)
+    hotter = audited(address, sampling=cut, texts=40, temperature=1.5)
     assert not hotter.right and hotter.worst.p > 0
 
 
 def test_a_seed_that_is_not_used_is_seen(served):
     with pytest.raises(ValueError, match="same 20 texts came for two seeds"):
-        audited(served(), seed=3)
+        audited(served(), texts=40, seed=3)
 
 
 def test_a_token_drawn_after_the_reading_is_not_read(served, monkeypatch):
@@ -126,7 +142,7 @@ def test_a_server_that_returns_no_ids_can_only_be_taken_at_its_word(served):
     address = served()
     with pytest.raises(ValueError, match="no token ids to read again; use --told"):
         audited(address, texts=5, return_token_ids=False)
-    assert audited(address, told=True, return_token_ids=False).right
+    assert audited(address, told=True, texts=30, return_token_ids=False).right
 
 
 def test_what_goes_wrong_at_the_server_is_one_line(served, capsys):
@@ -185,15 +201,15 @@ def as_chat(choice):
 
 @pytest.fixture
 def log(served, tmp_path):
-    """log(bug, form): a file of answers to different prompts, half of them in each form."""
+    """log(bug): a file of answers to different prompts, half of them in each form."""
 
     def written(bug=None):
         server, lines = Endpoint(served(bug)), []
-        for i, prompt in enumerate(["What say", "ROMEO:", "The king", "O, "] * 10):
+        for i, prompt in enumerate(["What say", "ROMEO:", "The king", "O, "] * 5):
             choices = server.complete(prompt, 10, n=3, seed=3 * i, logprobs=10)
             lines += [json.dumps({"choices": list(map(as_chat, choices) if i % 2 else choices)})]
         path = tmp_path / f"answers {bug}.jsonl"
-        path.write_text("\n".join([*lines[:20], "", *lines[20:]]) + "\n", encoding="utf-8")
+        path.write_text("\n".join([*lines[:10], "", *lines[10:]]) + "\n", encoding="utf-8")
         return path
 
     return written
@@ -202,7 +218,7 @@ def log(served, tmp_path):
 def test_a_log_of_different_prompts_in_both_forms_is_audited(log, capsys):
     assert nanogpt(["audit", str(log())]) == 0
     out = capsys.readouterr().out
-    assert "120 texts" in out and "p told, of the 10 likeliest" in out
+    assert "60 texts" in out and "p told, of the 10 likeliest" in out
     assert nanogpt(["audit", str(log(11))]) == 1
 
 
@@ -334,7 +350,9 @@ def answered(fields, **settings):
     return completions.answer(body)["choices"][0]
 
 
-@pytest.mark.parametrize("draft", serve.DRAFTS)
+@pytest.mark.parametrize(
+    "draft", [pytest.param(x, marks=WIDE if x == "lookup" else ()) for x in serve.DRAFTS]
+)
 def test_a_server_keeps_what_its_requests_ask(draft):
     free = answered({}, draft=draft)
     assert free["finish_reason"] == "length" and len(free["text"]) == 40
