@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from nanogpt.drafts import ngram
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
 from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import ChainDraft, Generation, Round, TreeRound
-from nanogpt.measure import bench
+from nanogpt.measure import bench, clock
 from nanogpt.measure.bench import (
     ALL,
     POLICIES,
@@ -399,3 +400,27 @@ def test_tokens_a_pass_are_pooled_with_the_error_of_a_ratio():
     assert error == pytest.approx((1.5 * sum(x**2 for x in off)) ** 0.5 / 12)
     assert math.isnan(bench.pooled([text(10, 5)])[1])
     assert bench.pooled([text(6, 3)] * 4) == (2, 0)
+
+
+def test_costs_are_in_passes_over_one_token_by_a_clock_of_our_own(monkeypatch):
+    """A pass over T tokens takes 3 + T seconds, a guess 2, a verdict 1.5 and a trim half a one."""
+    now, toy = [0.0], toy_target(7, 128)
+
+    def taking(seconds, do):
+        def timed(*args, **more):
+            now[0] += seconds
+            return do(*args, **more)
+
+        return timed
+
+    def target(idx, past_kvs=None):
+        return taking(3 + idx.shape[1], toy)(idx, past_kvs=past_kvs)
+
+    target.config, target.device, draft = toy.config, toy.device, random_draft(7)
+    draft.get_probs = taking(2, draft.get_probs)
+    monkeypatch.setattr(bench, "accept_reject", taking(1.5, bench.accept_reject))
+    monkeypatch.setattr(bench, "first", taking(0.5, bench.first))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    costs = calibrate(target, draft, times=2)
+    assert costs["draft_cost"] == 2 / 4 and costs["rest"] == (1.5 + 0.5) / 4
+    assert [costs["verify_cost"](K) for K in (0, 4, 16)] == [1, (3 + 5) / 4, (3 + 17) / 4]

@@ -581,3 +581,65 @@ def test_constraints_that_do_not_fit_the_target_are_refused_before_any_pass(rule
     ):
         with pytest.raises(ValueError, match=re.escape(said)):
             ask()
+
+
+# ---- Several ends at once
+
+
+def cut_by_hand(tokens, n, stop_token, stops):
+    """What a reply of these tokens is, and why it ends: looked at token by token."""
+    for end in range(1, n + 1):
+        reply = tokens[:end]
+        found = [len(s) for s in stops if reply[-len(s) :] == s]
+        if found:
+            return reply[: end - max(found)], "stop"
+        if reply[-1] == stop_token:
+            return reply, "stop"
+    return tokens[:n], "length"
+
+
+def reply_of(loop, prompt, n, rules, stop_token, dice):
+    """A reply by the same dice, from a loop."""
+    drafts = {"chain": Kept(1), "tree": Grown(Kept(1), [2, 1])}
+    if loop in ("plain", *drafts):
+        steps = SAME_TREE if loop == "tree" else SAME
+        return complete(TOY, prompt, n, rules, drafts.get(loop), 3, FREELY, dice, stop_token, steps)
+    if loop == "batch":
+        given = {"stop_token": stop_token, "constraints": rules, "steps": SAME_TREE}
+        return batch_generate(TOY, Kept(1), [prompt], n, 3, rngs=[dice], **given)[0]
+    server = Server(TOY, Kept(1), 3)
+    id = server.submit(prompt, n, FREELY, dice, stop_token, rules, SAME_TREE)
+    while True:
+        if id in (finished := server.step()):
+            return finished[id]
+
+
+FREELY = Sampling()
+
+
+AT_ONCE = [("token", 2), ("string", 2), ("token string", 2), ("grammar", 3), ("grammar token", 3)]
+
+
+@pytest.mark.parametrize(("ends", "place"), AT_ONCE)
+def test_ends_that_come_at_once_or_in_any_order_make_one_reply_and_one_reason(ends, place):
+    """Budget, stop token, stop string, grammar and window, one token apart or at the same one."""
+    for full, budget in itertools.product((0, 1), (-1, 0, 1)):
+        prompt, n, free = [0] * (TOY.config.block_size + full - place), place + budget, [0]
+        seeds = itertools.count()
+        while len({*free[:place]}) < place:  # what comes last is not there before
+            seed = next(seeds)
+            free = complete(TOY, prompt, place + 1, rng=SameDice(seed, len(prompt))).tokens
+        stop_token = free[place - 1] if "token" in ends else None
+        stops = [free[place - 2 : place]] if "string" in ends else []
+        grammar = None
+        if "grammar" in ends:
+            grammar = Grammar("".join(LETTERS[token] for token in free[:place]), LETTERS)
+        rules = Constraints(grammar, stop=stops, logprobs=True)
+        right = cut_by_hand(free[:place] if grammar else free, n, stop_token, stops)
+        if grammar and n >= place:
+            right = (right[0], "stop")
+        for loop in ("plain", "chain", "tree", "batch", "server"):
+            dice = SameDice(seed, len(prompt))
+            made = reply_of(loop, prompt, n, rules, stop_token, dice)
+            assert (made.tokens, made.finish_reason) == right, (loop, full, budget)
+            assert len(made.logprobs) == len(made.processed) == len(made.tokens)

@@ -3,6 +3,7 @@
 import collections
 import copy
 import importlib.util
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
 from nanogpt.drafts import ngram, transformer
-from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
+from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft, WideLookupDraft
 from nanogpt.drafts.ngram import (
     NGramAutomaton,
     NGramDraft,
@@ -670,3 +671,17 @@ def test_the_shipped_drafts_by_name_are_ready_to_be_drawn_from():
         draft = DRAFTS[name](tokens, 65)
         q = draft.get_probs([1])
         assert draft.vocab_size == 65 and q.dtype == torch.float64 and q.shape == (65,), name
+
+
+def test_lookups_find_what_trying_all_places_finds_in_every_short_text():
+    """With matches that begin at the first letter, end at the last but one, or overlap the end."""
+    drafts = [(most, PromptLookupDraft(2, most), WideLookupDraft(2, most)) for most in (1, 2, 9)]
+    suffix = SuffixDraft(2)
+    for n in range(1, 8):
+        for context in map(list, itertools.product(range(2), repeat=n)):
+            for most, *two in drafts:
+                follower, _ = longest_repeated_end(context, most, first=True)
+                right = context[-1] if follower is None else follower
+                assert [guess(draft, context) for draft in two] == [right] * 2, context
+            follower, _ = longest_repeated_end(context)
+            assert guess(suffix, context) == (context[-1] if follower is None else follower)

@@ -631,3 +631,19 @@ def test_a_file_that_holds_no_head_is_refused(tmp_path):
         eagle.load(tmp_path / "nothing")
     with pytest.raises(ValueError, match="no head of EAGLE's"):
         eagle.load(checkpoint.TARGET)
+
+
+def test_noise_is_uniform_around_the_true_features_and_each_places_own():
+    (target, _), seen = deep_toy(), []
+    head = random_head(target)
+    x = torch.randint(3, (40, 16), generator=generator_of(3))
+    unrolled = head.unrolled
+    head.unrolled = lambda features, *more: seen.append(features) or unrolled(features, *more)
+    for noise in (0.0, 0.25):
+        eagle_loss(head, target, x, generator_of(1), noise=noise)
+    moved = (seen[1] - seen[0]) / 0.25  # 2,400 numbers, from -1 to 1
+    assert moved.abs().max() <= 1 and moved.unique().numel() > 0.99 * moved.numel()
+    assert abs(moved.mean()) < 0.06, "five standard errors"
+    assert 0.54 < moved.std() < 0.61, "0.577"
+    for dim in range(3):  # neither texts, places nor channels are moved alike
+        assert moved.mean(dim).std() < 0.4

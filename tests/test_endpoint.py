@@ -13,8 +13,10 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
+from nanogpt.data import CharTokenizer
 from nanogpt.engines import endpoint, serve
 from nanogpt.engines.endpoint import Cells, Endpoint, Told, judge, told_of
+from nanogpt.generate import Generation, Round
 from nanogpt.proof.statistics import LEVEL
 from nanogpt.sampling import RandomSource, Sampling
 
@@ -391,3 +393,26 @@ def test_what_a_server_does_not_keep_it_refuses():
             answered(fields)
     with pytest.raises(ValueError, match="a server with a bug takes no constraints"):
         answered({"presence_penalty": 1}, bug=STALE)
+
+
+def test_two_requests_at_once_are_answered_one_after_the_other():
+    """Drafts keep books of one text: nobody may come in while a text is being written."""
+    both, came = threading.Barrier(2), []
+
+    def decode(*_):
+        try:
+            both.wait(0.2)
+            came.append("two at once")
+        except threading.BrokenBarrierError:  # nobody else is in here
+            came.append("alone")
+        row = torch.full((1, 2), 0.5, dtype=torch.float64)
+        return Generation([1], [Round([], row[:0], row, [1], 0)], 0)
+
+    completions = serve.Completions(decode, None, None, CharTokenizer("ab"))
+    body = {"prompt": "ab", "max_tokens": 1}
+    threads = [threading.Thread(target=completions.answer, args=(body,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert came == ["alone", "alone"]

@@ -223,3 +223,14 @@ def test_a_round_counts_what_was_accepted_and_what_was_examined():
         0,
         0,
     )
+
+
+def test_hidden_states_of_a_part_of_a_text_are_not_kept(tiny):
+    """Another loop has read the first tokens: their states are not there, and half are no use."""
+    text = Text(tiny, [1, 2, 3, 4], 5)
+    text.past_kvs = prefill(tiny, [1])
+    text.read()
+    assert (text.unread, text.cache_len, text.hidden) == ([], 3, None)
+    text.past_kvs = None  # as after a restart
+    text.read()
+    assert len(text.hidden) == text.cache_len == 3, "of the whole text, they are"

@@ -474,3 +474,11 @@ def test_greedy_refuses_logits_that_are_no_numbers():
     with pytest.raises(ValueError, match="logits are NaN or infinite"):
         GREEDY.probs(torch.full((1, 3), -torch.inf))
     assert GREEDY.probs(torch.tensor([-torch.inf, 1.0, 0.0])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["medusa-tree", "eagle-tree", "eagle", "lookahead"])
+def test_no_nodes_are_a_number_too_and_not_the_default(name):
+    target, _ = checkpoint.load()
+    for nodes in (0, -1):
+        with pytest.raises(ValueError, match="nodes"):
+            proposer(name, target, None, BEST_PROPOSED[name], nodes)

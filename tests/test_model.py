@@ -169,3 +169,16 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model(idx)[0], model(idx)[0])
     model.train()
     assert not torch.equal(model(idx)[0], model(idx)[0])
+
+
+@pytest.mark.parametrize("size", [0, -1, -2])
+@pytest.mark.parametrize("name", ["vocab_size", "block_size", "n_layer", "n_head", "n_embd"])
+def test_a_size_below_1_is_refused_by_its_name(name, size):
+    with pytest.raises(ValueError, match=f"{name} is {size}; it must be at least 1"):
+        dataclasses.replace(TINY, **{name: size})
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 2.0, float("nan")])
+def test_a_dropout_that_is_no_part_of_1_is_refused(dropout):
+    with pytest.raises(ValueError, match="it must be in "):
+        dataclasses.replace(TINY, dropout=dropout)

@@ -1,6 +1,7 @@
 """A draft on byte pairs: its tokenizer, what it says of letters, the same text in every loop."""
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -464,3 +465,15 @@ def test_transformers_reads_the_exported_pair_and_writes_the_targets_greedy_text
     both = {"tokenizer": readers[0], "assistant_tokenizer": readers[1], "assistant_model": small}
     greedy = {"max_new_tokens": 40, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(big.generate(**ids, **greedy), big.generate(**ids, **greedy, **both))
+
+
+def test_a_guess_by_text_depends_on_its_context_alone_also_on_a_shorter_one():
+    """What it wrote was asked for after the context: of the letters before, it wrote none."""
+    draft, others = TextDraft(TOY.net, TOY.tokenizer), 0
+    for context in itertools.product(range(3), repeat=4):
+        draft.get_probs(context)
+        for n in (3, 2, 1):
+            fresh = TextDraft(TOY.net, TOY.tokenizer).get_probs(context[:n])
+            assert torch.equal(draft.get_probs(context[:n]), fresh)
+            others += int(fresh.argmax()) != context[n]
+    assert others > 40, "most texts do not go on as the draft would"

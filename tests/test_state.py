@@ -508,3 +508,38 @@ def test_a_first_pass_over_texts_of_two_lengths_leaves_each_its_own_state(way):
         rest = torch.tensor([[*prompt[cache_length(cache) :], said]])
         mine = target.states(rest, past_kvs=cache)[0][-1][:, -1]
         torch.testing.assert_close(mine, whole, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("layer", [0, -1, -2, 3])
+def test_a_layer_that_is_not_there_can_have_no_state(layer):
+    with pytest.raises(ValueError, match=f"recurrent layer {layer}; there are layers 1 … 2"):
+        StateConfig(7, n_layer=2, recurrent=(1, layer))
+
+
+def test_texts_that_share_a_pass_keep_each_its_own_debt():
+    """Of a snapshot: one text owes two tokens, one owes one and one none; then each goes on."""
+    model, begun, owed = TOY.remembering("snapshot"), [], (2, 1, 0)
+    for b, due in enumerate(owed):
+        _, _, new = model(torch.tensor([[4, b, 6]]), past_kvs=prefill(model, [1, 2, 3][: 3 - b]))
+        begun.append(new.kept(3 - b + (due or 3)))
+    texts = [[1, 2, 3, 4, 0], [1, 2, 4], [1, 4, 2, 6]]
+    assert [cache.due for cache in begun] == [(2,), (1,), (0,)]
+    joined = StateCache.joined(begun, [4, 4, 4])
+    assert joined.due == owed, "what each is to read again"
+    mask, rest, pos = torch.zeros(3, 4, joined.length + 4, dtype=torch.bool), [], []
+    for b, (text, cache) in enumerate(zip(texts, begun, strict=True)):
+        P = cache.length
+        mask[b, :, : P + 4] = tree_mask([-1, 0, 1], P)
+        rest.append([*text[P:], 5, 0, 1, 2][:4])
+        pos.append(range(P, P + 4))
+    read, pos = torch.tensor(rest), torch.tensor(pos)
+    one = StateCache.joined(begun, [1, 1, 1])
+    _, _, part = model(read[:, :1], None, pos[:, :1], one, mask[:, :1, :-3])
+    each = part.rows([cache.length + 1 for cache in begun])
+    assert [cache.due for cache in each] == [(1,), (0,), (0,)], "one of two was read"
+    _, _, new = model(read, None, pos, joined, mask)
+    each = new.rows([cache.length + 4 for cache in begun])
+    for text, cache, before in zip(texts, each, begun, strict=True):
+        back = cache.kept(before.length + 3)  # one of the four is rejected
+        assert back.length == len(text), "what was owed is read, and no more of it is owed"
+        assert same_cache(back, prefill(TOY, text))
