@@ -129,7 +129,14 @@ def random_case(seed):
     return target, K, (prompt, n, sampling), stop
 
 
-@pytest.mark.parametrize("texts", [600, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        100,
+        pytest.param(600, marks=pytest.mark.wide),
+        pytest.param(2000, marks=pytest.mark.slow),
+    ],
+)
 def test_texts_are_token_for_token_those_of_plain_decoding(texts):
     """Eleven decoders in turn, both forms of the target, all in float64."""
     over, accepted = 0, Counter()
@@ -143,7 +150,7 @@ def test_texts_are_token_for_token_those_of_plain_decoding(texts):
         assert made.tokens == own.tokens, f"{name}, seed {seed}: {made.tokens}, not {own.tokens}"
         over += restarts(own) > 0
         accepted[name] += sum(r.n_accepted for r in made.rounds)
-    assert over > 100, "few texts pass the window"
+    assert over > texts / 6, "few texts pass the window"
     assert accepted["itself"] > accepted["table"] > accepted["worst"]
 
 
@@ -212,6 +219,12 @@ def shipped():
     return FusedLanguageModel(target), prompts_of(held_out, 3), tokens
 
 
+@functools.cache
+def plain_text(target, prompt, seed):
+    """Plain decoding's text by these dice, the same whatever draft it is held against."""
+    return autoregressive_generate(target, list(prompt), 40, rng=dice(seed, prompt))
+
+
 def assert_one_text(own, made, prompt, seed):
     """One text; in float32, it may part at a tie of the two that came furthest, as at T = 0."""
     pairs = enumerate(zip(own.tokens, made.tokens, strict=True))
@@ -232,7 +245,7 @@ def test_every_shipped_draft_gives_the_text_of_plain_decoding(name, shipped):
         draft = proposer(name, target, ngram.load(), K)
         target = draft.target or target
     for seed, prompt in enumerate(prompts):
-        own = autoregressive_generate(target, prompt, 40, rng=dice(seed, prompt))
+        own = plain_text(target, tuple(prompt), seed)
         if isinstance(draft, Proposer):
             rng = dice(seed, prompt)
             made = tree_generate(target, draft, prompt, 40, rng=rng, steps=SAME_TREE)
@@ -382,18 +395,25 @@ def in_a_server(cache, guesser):
     return [done[id] for id in range(3)]
 
 
+@functools.cache
+def made_in(loop, cache, name):
+    """Asked by the case itself, and by the others of the same draft."""
+    return list(loop(cache, name))
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("loop", [alone, in_a_batch, in_a_server])
+@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", GUESSERS)
-def test_a_draft_gives_the_text_of_plain_decoding_in_every_loop_and_cache(name):
+def test_a_draft_gives_the_text_of_plain_decoding_in_every_loop_and_cache(name, cache, loop):
     """And in as many rounds in a batch as alone: it guesses the same, by the noise of the place."""
-    for cache in CACHES:
-        rounds = {}
-        for loop in (alone, in_a_batch, in_a_server):
-            made = list(loop(cache, name))
-            tokens = [one.tokens for one in made]
-            assert tokens == OWN, f"{cache}, {loop.__name__}: {tokens}, not {OWN}"
-            rounds[loop] = [len(one.rounds) for one in made]
-            assert sum(r.n_accepted for one in made for r in one.rounds) > 0, f"{cache}, {loop}"
-        assert rounds[alone] == rounds[in_a_batch], cache
+    made = made_in(loop, cache, name)
+    tokens = [one.tokens for one in made]
+    assert tokens == OWN, f"{tokens}, not {OWN}"
+    assert sum(r.n_accepted for one in made for r in one.rounds) > 0
+    if loop is not in_a_server:  # whatever the cache
+        first = made_in(alone, "per-head", name)
+        assert [len(one.rounds) for one in made] == [len(one.rounds) for one in first]
 
 
 LONG = toy_target(3, 64, seed=3)  # all of a text fits, and what a draft with a cache reads of it
