@@ -7,10 +7,9 @@ with its parent's row (back-off).
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import bisect
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,14 +58,15 @@ class NGramDraft(Draft):
         return self.rows[i]
 
 
-class NGramAutomaton(NGramDraft, ChainDraft):
-    """The same guesses, many in a row: it follows the text forwards, one look-up a token.
+class NGramAutomaton(ChainDraft):
+    """The same guesses, many in a row: it follows the text forwards, one step a token.
 
-    parents, tokens (N,): in the order of `link`; table (N, V), whose rows become float64 at once.
-    Their running sums are made once, too, so the table must stay as it is. alphas (N,): of each
-    row the chance that a guess from it is accepted; 1 if it is not known. least: a chain stops
-    before the guess with which the product of its rows' alphas would fall below. (Which row comes
-    next depends on the guesses before it alone, so no guess is dropped that was drawn.)
+    parents, tokens (N,): in the order of `link`; table (N, V): what it keeps are each row's running
+    sums, in the table's own type, and q is their differences: no draw and no row costs a sum.
+    alphas (N,): of each row the chance that a guess from it is accepted; 1 if it is not known.
+    least: a chain stops before the guess with which the product of its rows' alphas would fall
+    below. (Which row comes next depends on the guesses before it alone, so no guess is dropped that
+    was drawn.)
     Raises ValueError if a row is no distribution, or `least` is not in [0, 1].
     """
 
@@ -80,71 +80,135 @@ class NGramAutomaton(NGramDraft, ChainDraft):
     ):
         if not 0 <= least <= 1:
             raise ValueError(f"least is {least}; a chance is in [0, 1], and 0 never stops")
-        self.least = least
-        self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
-        table = table.double()
-        table = table / table.sum(dim=-1, keepdim=True)
         check_probabilities(table)
-        super().__init__(parents, tokens, table)
-        self.rows = list(table.unbind())
-        # Of all rows, one after another: bisect reads them faster than an ndarray.
-        self.sums = memoryview(table.numpy().cumsum(axis=-1).ravel())
-        after, nodes, self.order = automaton(parents, tokens, self.vocab_size)
-        self.after, self.nodes = memoryview(after), memoryview(nodes)
+        self.least, self.vocab_size = least, table.shape[-1]
+        self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
+        self.sums = table.numpy().cumsum(axis=-1)
+        self.sums /= self.sums[:, -1:].copy()
+        self.flat = memoryview(self.sums.ravel())  # which bisect reads faster than an ndarray
+        self.rows: list[Tensor | None] = [None] * len(table)
+        *arrays, self.order = automaton(parents, tokens, self.vocab_size)
+        self.edges, self.first, self.shorter, self.nodes = map(memoryview, arrays)
+
+    def step(self, state: int, token: int) -> int:
+        """The state that `token` leads to: the longest end of the text with it that is known."""
+        edges, first = self.edges, self.first
+        while True:
+            end = first[state + 1]
+            edge = bisect.bisect_left(edges, token, first[state], end)
+            if edge < end and edges[edge] == token:
+                return edge + 1
+            if state == 0:
+                return 0
+            state = self.shorter[state]
+
+    def state(self, context: Sequence[int]) -> int:
+        """The state that `context` leads to, all of which may be read."""
+        state = 0
+        for token in context[-self.order :]:
+            state = self.step(state, token)
+        return state
+
+    def node(self, context: Sequence[int]) -> int:
+        """The node of the longest end of `context` that the tree knows."""
+        return self.nodes[self.state(context)]
+
+    def q(self, nodes: Sequence[int]) -> Tensor:
+        """(K, V) float64: q after each of K nodes, a copy."""
+        sums = self.sums[np.array(nodes, dtype=int)].astype(float)
+        sums[:, 1:] -= sums[
+            :, :-1
+        ].copy()  # exact for a float32 table: the claimed q is the drawn q
+        return torch.from_numpy(sums)
+
+    def row(self, i: int) -> Tensor:
+        """q (V,) after node i, always the same tensor."""
+        if self.rows[i] is None:
+            self.rows[i] = self.q([i])[0]
+        return self.rows[i]
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, all of which may be read."""
+        return self.row(self.node(context))
 
     def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
         """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from.
 
         Fewer where the chain stops before; at least one if K is.
         """
-        after, nodes, sums, V = self.after, self.nodes, self.sums, self.vocab_size
-        candidates, rows, state, joint = [], [], 0, 1.0
-        for token in context[-self.order :]:
-            state = after[state, token]
+        flat, V, nodes = self.flat, self.vocab_size, self.nodes
+        candidates, rows, state, joint = [], [], self.state(context), 1.0
         for _ in range(K):
             row = nodes[state]
             if self.least:
                 joint *= self.alphas[row]
                 if joint < self.least and candidates:
                     break
-            token = rng.categorical(self.rows[row], sums[row * V : row * V + V])
-            state = after[state, token]
+            token = rng.categorical(Row(self, row), flat[row * V : row * V + V])
+            state = self.step(state, token)
             candidates.append(token)
             rows.append(row)
-        q = self.table.numpy().take(np.array(rows, dtype=int), axis=0)  # a copy
-        return candidates, torch.from_numpy(q)
+        return candidates, self.q(rows)
+
+
+class Row:
+    """q (V,) after a node, for a source of randomness that reads it: ours needs only its sums."""
+
+    __slots__ = ("draft", "i")
+
+    def __init__(self, draft: NGramAutomaton, i: int):
+        self.draft, self.i = draft, i
+
+    def __len__(self) -> int:
+        return self.draft.vocab_size
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return self.draft.row(self.i).numpy()
+
+    def tolist(self) -> list[float]:
+        return self.draft.row(self.i).tolist()
 
 
 def automaton(
     parents: np.ndarray, tokens: np.ndarray, vocab_size: int
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """The tree's contexts as states, to follow a text through (Aho and Corasick 1975).
 
-    Returns after (S, V), the state that each token leads to from each; nodes (S,), the node that
-    answers there; and the tree's order: so many tokens lead from state 0, the empty context, to the
-    right state. A state is the longest known end of the text. Known are the contexts, and their
-    beginnings, so that what was known before a token is all that is needed after it.
+    A state is the longest known end of the text; 0 is the empty one. Known are the contexts, and
+    their beginnings, so that what was known before a token is all that is needed after it.
+    Returns edges (S-1,), the token of each edge, which leads to the state of the next number;
+    first (S+1,): edges[first[s] : first[s + 1]] leave state s, in order; shorter (S,), of each
+    state the longest known end of it, without its first token; nodes (S,), the node that answers;
+    and the tree's order: so many tokens lead from state 0 to the right state.
     parents, tokens (N,): in the order of `link`.
     """
     V, walking = vocab_size, np.arange(1, len(parents))  # all contexts, from their oldest token on
-    state, answers, levels, first = np.zeros_like(walking), walking, [], 1
+    state, answers, levels, start = np.zeros_like(walking), walking, [], 1
     while len(walking):  # one token further into each, into the state of that beginning
-        edges, mine = np.unique(state * V + tokens[walking], return_inverse=True)
-        state, walking = first + mine, parents[walking]
+        both, mine = np.unique(state * V + tokens[walking], return_inverse=True)
+        state, walking = start + mine, parents[walking]
         ended = walking == 0
-        levels.append((first, edges // V, edges % V, state[ended], answers[ended]))
-        first += len(edges)
+        levels.append((start, both, state[ended], answers[ended]))
+        start += len(both)
         state, answers, walking = state[~ended], answers[~ended], walking[~ended]
 
-    after = np.zeros((first, V), dtype=np.int32)
-    nodes = np.zeros(first, dtype=np.int32)
-    for first, before, token, contexts, its in levels:
-        known = np.arange(first, first + len(token))
-        shorter = after[before, token]  # the longest end of it that is known as well
-        after[before, token] = known
-        after[known], nodes[known] = after[shorter], nodes[shorter]
+    leads = np.concatenate([[-1], *(both for _, both, _, _ in levels)])  # to state 1, 2, …; rising
+    shorter, nodes = np.zeros(start, dtype=np.int32), np.zeros(start, dtype=np.int32)
+    for level, (start, both, contexts, its) in enumerate(levels):
+        known, (state, token) = np.arange(start, start + len(both)), np.divmod(both, V)
+        looking = np.arange(len(both) if level else 0)  # a first token has only the empty end
+        while len(looking):
+            state[looking] = shorter[state[looking]]
+            wanted = state[looking] * V + token[looking]
+            at = np.searchsorted(leads, wanted)
+            hit = leads[np.minimum(at, len(leads) - 1)] == wanted
+            shorter[known[looking[hit]]] = at[hit]
+            looking = looking[~hit & (state[looking] > 0)]
+        nodes[known] = nodes[shorter[known]]
         nodes[contexts] = its
-    return after, nodes, len(levels)
+    state, edges = np.divmod(leads[1:], V)
+    first = np.searchsorted(state, np.arange(len(leads) + 1)).astype(np.int32)
+    return edges.astype(np.int32), first, shorter, nodes, len(levels)
 
 
 def context_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
@@ -188,14 +252,16 @@ def back_off(parents, sizes, followers, weights, backoff, vocab_size: int) -> Te
     sizes (N,): how many entries of `followers` and `weights` each node has; backoff (N,). The
     parent of the root is the even distribution.
     """
-    rows = np.repeat(np.arange(len(parents)), sizes)
     table = np.zeros((len(parents), vocab_size), dtype=np.float32)
-    table[rows, followers] = weights
+    places = np.repeat(np.arange(0, table.size, vocab_size), sizes)
+    places += followers
+    table.ravel()[places] = weights
     table[0] = table[0] + backoff[0] / vocab_size
     table[0] /= table[0].sum()
     first = 1
     while first < len(parents):
         last = int(np.searchsorted(parents, first))  # those whose parents are done
+        last = min(last, first + 4096)  # what is made on the way stays in the processor's cache
         level = slice(first, last)
         table[level] += backoff[level, None] * table[parents[level]]
         table[level] /= table[level].sum(-1, keepdims=True)
@@ -406,25 +472,12 @@ def load(path: Path = DISTILLED, least: float = 0.0) -> NGramAutomaton:
         raise ValueError(
             f"{path} is no tree of ours ({error}); {checkpoint.remedy(path, make_one)}"
         ) from error
-    children, tokens, sizes, followers, weights, alphas = (
-        np.frombuffer(content, np.uint8).astype(int) for content in contents
+    children, tokens, sizes, followers, roots, alphas = (
+        np.frombuffer(content, np.uint8) for content in contents
     )
     parents = np.concatenate([[0], np.repeat(np.arange(len(children)), children)])
-    weights = (weights / 255) ** 2
+    weights, sizes = ((np.arange(256) / 255) ** 2)[roots], sizes.astype(int)
     used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
     backoff = np.maximum(1 - used, 0)
     table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
-    with no_garbage_collection():  # it would search the new objects again and again
-        return NGramAutomaton(parents, tokens, table, alphas / 255, least)
-
-
-@contextlib.contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Inside, Python does not look for unused objects that refer to each other."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+    return NGramAutomaton(parents, tokens.astype(int), table, alphas / 255, least)

@@ -299,8 +299,8 @@ def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()) 
         return adaptive.by_entropy(budget=16.0)
     if name == "learned":
         stop = adaptive.load_stop()
-        if isinstance(draft, ngram.NGramDraft):
-            stop.prepare([row for row in draft.rows if row is not None])
+        if isinstance(draft, ngram.NGramAutomaton):
+            stop.prepare([draft.row(i) for i in range(len(draft.rows))])
         return adaptive.by_prediction(stop, least=0.12)
     return None
 
