@@ -262,3 +262,13 @@ def test_the_command_says_in_one_line_that_a_corpus_is_damaged(tmp_path):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert damaged.read_bytes() == b"something else"
+
+
+def test_a_server_need_not_say_how_long_its_answer_is(folder):
+    def unsized(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(CONTENT)
+
+    with server(unsized) as url:
+        assert load_corpus(folder, url).name == "Tiny Shakespeare"
