@@ -18,12 +18,12 @@ from nanogpt.drafts.adaptive import (
     fit_stop,
 )
 from nanogpt.drafts.ngram import count_ngrams
-from nanogpt.generate import Round
+from nanogpt.generate import ChainDraft, Round
 from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.decoders import decoder
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
-from nanogpt.sampling import RandomSource
-from nanogpt.speculative import speculative_generate
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import draft_tokens, speculative_generate
 from nanogpt.theory import best_K
 
 POLICIES = {
@@ -196,3 +196,20 @@ def test_a_stop_rule_is_stored_and_the_shipped_one_is_there(tmp_path):
         adaptive.load_stop(tmp_path / "none")
     with pytest.raises(ValueError, match="lacks weights"):
         adaptive.load_stop(checkpoint.TARGET)
+
+
+def test_a_policy_is_asked_before_each_draw_of_a_draft_that_could_make_its_chain_at_once():
+    """The draft's own `chain` asks nobody, so it is not taken where a policy looks at q."""
+
+    class AtOnce(ChainDraft):
+        vocab_size = 2
+
+        def get_probs(self, context):
+            return torch.tensor([0.5, 0.5], dtype=torch.float64)
+
+        def chain(self, context, K, rng):
+            return draft_tokens(self, context, K, Sampling(), rng)
+
+    asked = {"policy": lambda rounds: (4, lambda q, n: n < 2), "rng": RandomSource(0)}
+    made = speculative_generate(toy_target(2, 8), AtOnce(), [0], 12, **asked)
+    assert max(len(r.candidates) for r in made.rounds) == 2
