@@ -138,3 +138,19 @@ def test_the_remaining_pictures_can_be_drawn():
         assert picture.axes[0].get_title(loc="left") == "T"
     for picture in (table, trace):
         assert picture._repr_png_()[0][:4] == b"\x89PNG"
+
+
+def test_a_guess_of_0_is_drawn_like_any_other():
+    for picture in (
+        figures.lines([1, 2], {"a": [1, 2]}, "T", "x", "y", guess=0),
+        figures.bars(["k"], {"a": [1]}, "T", "x", "y", guess=0.0),
+    ):
+        assert "your guess: 0" in picture.description
+
+
+def test_a_trees_trace_has_the_p_and_the_q_of_each_tokens_own_row():
+    """'⏎' is the second child of the current token, 'a' comes after it: p of rows 0 and 2."""
+    p, q = torch.arange(15.0).view(5, 3).double() / 100, torch.arange(12.0).view(4, 3) / 10
+    tree = TreeRound([2, 1, 0, 1], q, p, [1, 0], 3, [-1, -1, 1, 1], [1])
+    (marks,) = figures.token_trace(Generation([1, 0], [tree], 0), CharTokenizer("a\n<")).rounds
+    assert [(round(m.p, 9), m.q and round(m.q, 6)) for m in marks] == [(0.01, 0.4), (0.06, None)]
