@@ -643,3 +643,9 @@ def test_ends_that_come_at_once_or_in_any_order_make_one_reply_and_one_reason(en
             made = reply_of(loop, prompt, n, rules, stop_token, dice)
             assert (made.tokens, made.finish_reason) == right, (loop, full, budget)
             assert len(made.logprobs) == len(made.processed) == len(made.tokens)
+
+
+def test_tokens_just_at_the_border_of_min_p_stay():
+    """With min_p = 1, the likeliest tokens alone: all of them, as none is below itself."""
+    changed = Constraints(min_p=1).logits(torch.tensor([[0.5, 2.0, 2.0]]), [Past()])
+    assert changed.tolist() == [[-torch.inf, 2.0, 2.0]]
