@@ -7,15 +7,23 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt.cache import cache_length, keep_path
+from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown, counted_tree, path_value, paths_of, sparse_tree
 from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Proposer, Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import (
+    Proposer,
+    Text,
+    Tree,
+    autoregressive_generate,
+    autoregressive_rounds,
+    prefill,
+)
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import Watched, random_draft, toy_target
+from nanogpt.proof.toys import Watched, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate, tree_mask, verify_tree
+from nanogpt.tree import tree_generate, tree_mask, tree_rounds, verify_tree
 
 SIBLINGS = ("with", "without", "fixed")
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
@@ -489,3 +497,16 @@ def test_a_sparse_tree_by_hand():
     for wrong in (([], 3), ([[0.5], []], 3), ([[0.5]], 0)):
         with pytest.raises(ValueError, match="nodes"):
             sparse_tree(*wrong)
+
+
+def test_a_text_that_another_loop_began_has_no_hidden_states_before_its_restart():
+    """A part of them would be taken for those of the first tokens."""
+    target, _ = deep_toy()
+    text, rng = Text(target, [0, 1, 2], 24), RandomSource(1)
+    for _ in itertools.islice(autoregressive_rounds(text, Sampling(), rng), 3):
+        pass
+    guessed = []
+    for done in tree_rounds(text, EagleDraft(target, random_head(target)), Sampling(), rng):
+        assert text.hidden is None or len(text.hidden) == text.cache_len
+        guessed.append((text.start > 0, len(done.candidates) > 0))
+    assert (False, True) not in guessed and (True, True) in guessed
