@@ -548,3 +548,19 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
         batch_round(target, [stays])
     alone = speculative_generate(own, stays.draft.draft, prompt, 12, 2, Sampling(0))
     assert stays.text.tokens[8:] == alone.tokens
+
+
+def test_a_shared_block_that_was_cut_in_the_middle_gets_a_name_of_its_own():
+    """So what follows is found after its own tokens, and never after those that it began with."""
+    plain, alike, other = toy_target(7, 16), [1, 2, 3, 4, 5, 6], [1, 2, 3, 0, 6, 5]
+    target = on_pool(plain, 20, 2)
+    pool, first = target.cache, prefill(target, alike)
+    pool.publish(alike, first)
+    with torch.no_grad():
+        cut = pool.found(alike[:4]).kept(3)
+        second = target(torch.tensor([other[3:]]), past_kvs=cut)[2]
+    pool.publish(other, second)
+    for tokens in (alike, other):
+        assert same(pool.found(tokens), plain, tokens)
+    assert pool.found([*alike[:4], *other[4:]]).length == 4
+    pool.check([first, second])
