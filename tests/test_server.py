@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import random
 import re
 from dataclasses import replace
@@ -698,3 +699,16 @@ def test_whatever_comes_every_text_is_what_it_is_alone(form, seed):
             alone[prompt, n] = plain_text(target, list(prompt), n)
         assert made.tokens == alone[prompt, n], (id, prompt, n)
     assert (len(done) > 40 and form in form_of) or pool.free == pool.blocks
+
+
+def test_a_request_began_when_it_first_ran_however_often_it_lost_its_places(preempted):
+    server = Server(TOY, DRAFT, capacity=14, rows=3, seed=0, clock=itertools.count().__next__)
+    for prompt in ([0, 1], [3, 2, 4, 1], [2]):
+        server.submit(prompt, 9)
+    requests, began = server.requests, {}
+    while server.requests:
+        server.step()
+        for request in requests:
+            if request.began is not None:
+                assert began.setdefault(request.id, request.began) == request.began
+    assert preempted and len(began) == 3
