@@ -557,3 +557,27 @@ def test_the_shipped_stop_serves_the_table():
     even = torch.full((table.vocab_size,), 1 / table.vocab_size, dtype=torch.float64)
     certain = torch.eye(table.vocab_size, dtype=torch.float64)[3]
     assert 0 < stop(even) < stop(certain) < 1
+
+
+def test_a_budget_is_shared_by_those_alone_whose_memory_takes_all_of_it():
+    """Others do not guess; or the pool would be full for one of them, and its request dropped."""
+    plain, prompts = toy_target(5, 8, seed=7), [[0, 1], [3, 2, 4, 1], [2]]
+    own = [autoregressive_generate(plain, prompt, 12, Sampling(0)).tokens for prompt in prompts]
+    for size, blocks in ((2, 6), (3, 6), (4, 7)):
+        draft = BestFirst(random_draft(5), 4)
+        server = BudgetServer(on_pool(plain, blocks, size), draft, rows=3, seed=0, share=False)
+        done = {}
+        for prompt in prompts:
+            server.submit(prompt, 12, Sampling(0))
+        while server.requests:
+            done |= server.step()
+        assert [done[b].tokens for b in range(3)] == own
+
+
+def test_a_sibling_is_as_likely_as_its_elders_are_refused_and_it_is_kept():
+    """Where a guess is kept nine times in ten, a chain comes before a second sibling."""
+    q = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    for sure in (None, lambda q: 0.9):
+        root = Root(lambda path: q, 3, Sampling(), RandomSource(0))
+        (tree,) = best_first([root], 4, 2, sure)
+        assert tree.parents == [-1, 0, 1, -1], "values .9, .81, .73, and then .1"
