@@ -16,7 +16,18 @@ from nanogpt.__main__ import main
 from nanogpt.commands import course
 from nanogpt.course import judged
 from nanogpt.course.needed import needed, statements
-from nanogpt.course.progress import OPEN, PASSED, REFUSED, UNKNOWN, Verdict, at_sight, read
+from nanogpt.course.progress import (
+    OPEN,
+    PASSED,
+    REFUSED,
+    UNKNOWN,
+    Chapter,
+    Exercise,
+    Standing,
+    Verdict,
+    at_sight,
+    read,
+)
 
 every_chapter = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 
@@ -361,6 +372,8 @@ NEEDED = {
     "what may not happen": (["a = 0", "if c: a = 1", "a"], ["a = 0", "if c: a = 1"]),
     "of either branch": (["a = 0", "if c: a, b = 1, 1\nelse: b = a", "b"],
                          ["a = 0", "if c: a, b = 1, 1"]),
+    "every import of a part": (
+        ["import os.path", "import os", "os.path"], ["import os.path", "import os"]),
     "settings of a module, where it is imported": (
         ["import torch\ntorch.set(1)", "torch.set(2)", "torch.x"],
         ["import torch", "torch.set(1)"]),
@@ -628,3 +641,12 @@ def test_git_leaves_the_readers_copy_alone_and_the_readme_says_how_to_make_one()
     assert f"{course.COPY}/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert f"nanogpt course --copy {course.COPY}" in lines
+
+
+def test_of_one_chapter_what_was_refused_comes_before_what_is_open():
+    """A chapter's exercises are named in their order, but a wrong answer first."""
+    first, second = Exercise("Your turn", "one", 5, 1, 2), Exercise("Exercise 1", "two", 5, 3, 4)
+    chapter = Chapter(Path("05_toy.ipynb"), "A toy", exercises=(first, second))
+    states = Verdict(OPEN), Verdict(REFUSED, "no")
+    assert course.step([Standing(chapter, states)]).startswith("Next: Exercise 1 · two")
+    assert course.step([Standing(chapter, states[::-1])]).startswith("Next: Your turn · one")
