@@ -757,3 +757,9 @@ def test_a_config_that_cannot_be_counted_is_refused(config, tmp_path):
 def test_sizes_that_nothing_has_are_refused(made):
     with pytest.raises(ValueError, match=r"; give|: a token uses"):
         made()
+
+
+def test_batches_end_with_what_fits_and_name_it_once():
+    plan = Plan(MODELS["llama-3-8b"], GPUS["H100"])
+    found = [batches_of(plan, most) for most in (1, 2, 7, 8)]
+    assert found == [[1], [1, 2], [1, 2, 4, 7], [1, 2, 4, 8]]
