@@ -507,3 +507,17 @@ def test_without_transformers_the_command_says_what_to_install(folder):
     )
     assert done.returncode == 2 and "pip install -e '.[oracle]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("blind", [(True, False), (False, True)])
+def test_samples_that_are_too_few_for_one_loop_are_too_few(blind, monkeypatch):
+    row = SimpleNamespace(p=0.5, place="token 1", total_variation=0.0, surely=0.9)
+    each = iter(blind)
+
+    def sampled(*_):
+        return SimpleNamespace(right=True, blind=next(each), worst=row, places=[row])
+
+    monkeypatch.setattr(check.own, "sampled", sampled)
+    target = tiny("Llama", 40, max_position_embeddings=40)
+    given = target, random_draft(3), [[0, 1]], [0, 1, 2, 2, 1, 0] * 6
+    assert check.check(*given, n=4, samples=40, say=[].append) == 2
