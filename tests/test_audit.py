@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 import torch
 from conftest import make_model
+from tqdm import tqdm
 
 from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
@@ -1085,3 +1086,16 @@ def test_what_chapter_29_draws_has_the_names_of_the_record():
     [drawn] = [cell for cell in code if "audits.json" in cell]
     names = ("engine", "version", "options")
     assert all(f"{kept}['{key}']" in drawn for kept in ("report", "made") for key in names)
+
+
+def test_an_engine_is_asked_for_a_token_more_than_is_tested(truth):
+    """Engines do not guess the last one, so that a wrong guess would not show there."""
+    asked = []
+
+    def generate(prompts, n, sampling, seed):
+        asked.append(n)
+        return [[(seed + i) % 3] * (n - 1) + [4] for i in range(len(prompts))]
+
+    plan = audit.Plan(truth, (), 6, 0, LEVEL)
+    made = audit.samples_of(generate, plan, 4, Sampling(), tqdm(disable=True))
+    assert asked == [5] and made.shape == (6, 4) and (made == made[:, :1]).all()
