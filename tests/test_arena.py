@@ -38,7 +38,7 @@ from nanogpt.arena.referee import (
     open_arena,
     spread,
 )
-from nanogpt.arena.seal import package_parts, tampered
+from nanogpt.arena.seal import changed, package_parts, tampered
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import bigram, ngram
 from nanogpt.drafts.eagle import EagleDraft
@@ -990,3 +990,11 @@ def test_impossible_arguments_are_refused(wrong, says, monkeypatch, toy):
     monkeypatch.setattr(arenas, "open_arena", lambda name: toy)
     with pytest.raises(ValueError, match=says):
         main(wrong)
+
+
+def test_a_functions_defaults_are_looked_at_too(monkeypatch):
+    """Whoever changes them changes what each call does that leaves the argument out."""
+    before, values = package_parts(), speculative_generate.__defaults__
+    assert changed(before) is None
+    monkeypatch.setattr(speculative_generate, "__defaults__", (5, *values[1:]))
+    assert changed(before).endswith("speculative_generate.__defaults__")
