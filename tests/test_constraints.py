@@ -192,6 +192,14 @@ LOOPS = {
 # another order of a walk, go with one case but not with the others has no way to happen.
 LONG = [(x, loop) for x in ("penalties", "bias") for loop in ("tree, replaced", "traversal")]
 REPLIES = [pair for pair in itertools.product(CASES, LOOPS) if pair not in LONG]
+# In make test each loop meets all rules at once, and each rule alone meets plain decoding and a
+# chain: a loop asks for the rows of its candidates, and does not know which rules make them.
+PLAIN = [("all", loop) for loop in LOOPS]
+PLAIN += [(case, loop) for case in CASES for loop in ("plain", "chain")]
+PLAIN += [("grammar", "tree"), ("min-p", "tree")]
+PLAIN += [("grammar", "chain that does not obey"), ("min-p", "tree that does not obey")]
+WIDE = pytest.mark.wide
+REPLIES = [pytest.param(*pair, marks=() if pair in PLAIN else WIDE) for pair in REPLIES]
 
 
 @pytest.mark.parametrize(("case", "loop"), REPLIES)
@@ -220,8 +228,14 @@ def test_so_has_a_reply_that_goes_past_the_window(case):
     assert total_variation(enumerate_outcomes(program), right) < 1e-12
 
 
-@pytest.mark.parametrize("serve", ["batch", "server", "server in parts"])
-@pytest.mark.parametrize("case", CASES)
+SERVES = ["batch", "server", "server in parts"]
+SHARED = [("all", serve) for serve in SERVES]  # in make test: all rules in each, each rule in one
+SHARED += [(case, SERVES[i % 3]) for i, case in enumerate(CASES)]
+SHARES = [pytest.param(*pair, marks=() if pair in SHARED else WIDE)
+          for pair in itertools.product(CASES, SERVES)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "serve"), SHARES)
 def test_two_requests_that_share_passes_have_each_their_own(case, serve):
     """One under constraints, one free: the joint distribution is the product."""
     rules, sampling = CASES[case]
@@ -284,8 +298,12 @@ def real():
     return FusedLanguageModel(target), rules, prompts_of(val, 2), train
 
 
-@pytest.mark.parametrize("rule", ["grammar", "penalties"])
-@pytest.mark.parametrize("name", [*DRAFTS, *BEST_PROPOSED])
+RULES = ["grammar", "penalties"]  # in make test each draft meets one of them, the next the other
+NAMED = [pytest.param(name, rule, marks=() if rule == RULES[i % 2] else WIDE)
+         for i, name in enumerate([*DRAFTS, *BEST_PROPOSED]) for rule in RULES]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rule"), NAMED)
 def test_every_shipped_draft_writes_the_plain_reply_of_the_same_dice(name, rule, real):
     fused, rules, prompts, train = real
     table = ngram.load()
