@@ -27,7 +27,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serve
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import BlockPool, PoolFull, on_pool
-from nanogpt.serving.server import Queue, Server, schedule
+from nanogpt.serving.server import Queue, Request, Server, schedule
 from nanogpt.speculative import speculative_generate
 from nanogpt.tree import TREE
 
@@ -712,3 +712,37 @@ def test_a_request_began_when_it_first_ran_however_often_it_lost_its_places(pree
             if request.began is not None:
                 assert began.setdefault(request.id, request.began) == request.began
     assert preempted and len(began) == 3
+
+
+def test_states_of_a_part_that_was_read_after_others_are_no_use_to_a_draft():
+    """Whoever hands a request a cache hands it no states: those of the rest alone are not kept."""
+    target, p = toy_target(7, 16), torch.full((2, 7), 1 / 7, dtype=torch.float64)
+    request = Request(target, [1, 2, 3, 4, 5], 3, None, Sampling(), RandomSource(0), 0)
+    request.past_kvs = prefill(target, [1])
+    request.take_part(2, p, torch.ones(2, 4, dtype=torch.float64), prefill(target, [1, 2, 3]))
+    assert (request.hidden, request.cache_len, request.prefills) == (None, 3, 1)
+
+
+def test_a_request_that_began_at_0_seconds_began_then_also_if_it_lost_its_places():
+    """0 is a time, and no time is None: a clock may begin at 0."""
+    seconds = itertools.count()
+    server = Server(toy_target(7, 16), capacity=20, clock=lambda: next(seconds) // 8)
+    for prompt in ([1, 2, 3], [4, 5, 6]):
+        server.submit(prompt, 9)
+    requests, began = server.requests, {}
+    while server.requests:
+        server.step()
+        for request in requests:
+            if request.began is not None:
+                assert began.setdefault(request.id, request.began) == request.began
+    assert requests[1].preempted and began == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_servers_seed_is_a_number_also_if_it_is_0(seed):
+    texts = []
+    for _ in range(2):
+        server = Server(toy_target(7, 16), seed=seed)
+        id = server.submit([1, 2], 9)
+        texts.append(list(server.stream(id)))
+    assert texts[0] == texts[1]

@@ -12,6 +12,11 @@ import torch
 from conftest import make_model
 
 from nanogpt import checkpoint, data, train
+from nanogpt.drafts.eagle import EagleHead
+from nanogpt.drafts.itself import OwnBlock
+from nanogpt.drafts.parallel import BlockDrafter
+from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.state import StateConfig, StateLanguageModel
 from nanogpt.train import evaluate, learning_rate, main, make_optimizer, on_text
 
 SMALL = [
@@ -251,3 +256,31 @@ def test_the_optimizer_decays_matrices_only():
     assert {p.dim() for p in decayed["params"]} == {2} and decayed["weight_decay"] > 0
     assert {p.dim() for p in plain["params"]} == {1} and plain["weight_decay"] == 0
     assert len(decayed["params"]) + len(plain["params"]) == len(list(model.parameters()))
+
+
+WIDE = GPTConfig(65, 32, n_layer=2, n_head=2, n_embd=64)
+NEW = {  # what is trained, and of which of its matrices torch's own beginnings are kept
+    "target": (lambda: GPTLanguageModel(WIDE), ()),
+    "with states": (lambda: StateLanguageModel(StateConfig(65, 32, 2, 2, 64, recurrent=(1,))), ()),
+    "head": (lambda: EagleHead(WIDE, (1, 2)), ("mix.weight", "fc.weight")),
+    "own block": (lambda: OwnBlock(WIDE).qkv, ()),
+    "tables": (lambda: BlockDrafter(WIDE, (1,), 4), ("project", "block", "w2")),
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_matrices_begin_around_0_with_a_spread_of_a_tenth(name):
+    torch.manual_seed(3)
+    make, torchs = NEW[name]
+    for what, p in make().named_parameters():
+        if p.dim() == 2 and not what.startswith(torchs or "-"):
+            few = 5 * 0.1 / p.numel() ** 0.5  # five standard errors
+            assert abs(float(p.detach().mean())) < few, what
+            assert abs(float(p.detach().std()) - 0.1) < few, what
+
+
+@pytest.mark.parametrize("name", ["target", "with states"])
+def test_biases_begin_at_0_and_layer_norms_change_nothing(name):
+    for what, p in NEW[name][0]().named_parameters():
+        if p.dim() == 1:
+            assert p.eq(float("ln" in what and what.endswith("weight"))).all(), what

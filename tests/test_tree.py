@@ -510,3 +510,27 @@ def test_a_text_that_another_loop_began_has_no_hidden_states_before_its_restart(
         assert text.hidden is None or len(text.hidden) == text.cache_len
         guessed.append((text.start > 0, len(done.candidates) > 0))
     assert (False, True) not in guessed and (True, True) in guessed
+
+
+class Looking(Proposer):
+    """Guesses two tokens, and has the text's states kept, of which it reads nothing."""
+
+    reads, vocab_size = True, TINY.vocab_size
+
+    def propose(self, text, most, sampling, rng):
+        q = torch.full((min(2, most), TINY.vocab_size), 1 / TINY.vocab_size).double()
+        return Tree.chain([rng.categorical(row) for row in q], q)
+
+
+def test_where_another_loop_began_a_text_no_states_are_kept_before_its_restart(tiny):
+    """Those of its first tokens are gone, and the others alone would be taken for them."""
+    text, kept = Text(tiny, [1, 2, 3], 24), []
+    next(autoregressive_rounds(text))
+    for _ in tree_rounds(text, Looking()):
+        assert (text.hidden is None) == (text.start == 0)
+        if text.hidden is not None:
+            assert len(text.hidden) == text.cache_len
+            context = torch.tensor([text.tokens[text.start :][: text.cache_len]])
+            torch.testing.assert_close(text.hidden, tiny.trunk(context)[0][0], rtol=0, atol=1e-9)
+        kept.append(text.hidden is not None)
+    assert {*kept} == {False, True}
