@@ -7,13 +7,38 @@ test_checkpoint, test_train.
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from nanogpt import theory
+from nanogpt.constraints import Constraints
 from nanogpt.data import CharTokenizer
+from nanogpt.drafts.ahead import Drafter, fan_out
+from nanogpt.drafts.best import BestFirst, Recycling
+from nanogpt.drafts.bigram import BigramDraftModel
+from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree
+from nanogpt.drafts.grown import Grown, counted_tree, sparse_tree
+from nanogpt.drafts.itself import CopyDraft, EarlyExitDraft, round_to
+from nanogpt.drafts.learning import CommonDraft, LearningDraft, SoftTable
+from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
+from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft, WideLookupDraft
+from nanogpt.drafts.ngram import NGramAutomaton, count_ngrams
+from nanogpt.drafts.parallel import BlockDraft, BlockDrafter
+from nanogpt.engines import serve
+from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.toys import random_draft, toy_target
+from nanogpt.lossy import accept_fly, accept_mixture, accept_relaxed, accept_typical
+from nanogpt.measure.clock import prompts_of
+from nanogpt.measure.service import Load
+from nanogpt.measure.sizing import GPUS, Gpu, Plan, Shape, alpha_from_tokens, fit
+from nanogpt.measure.traffic import arrivals, on_line
+from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.toys import random_draft, random_head, toy_target
+from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.paged import BlockPool
+from nanogpt.serving.server import Server
 from nanogpt.speculative import accept_reject, speculative_generate
 
 
@@ -165,3 +190,162 @@ def test_a_character():
         "character 'é' at index 3 is not among the 3 of the vocabulary; leave it out or write it "
         "with characters of the corpus"
     )
+
+
+# ---- Every other bound of the package: just below it, far below, and, where there is one, above
+
+
+def outside(make, what, *numbers):
+    """Cases: what make(number) refuses with a message in which `what` stands."""
+    return [pytest.param(make, what, x, id=f"{what.split()[0]} {x}") for x in numbers]
+
+
+TOY, DRAFT = toy_target(3, 8), random_draft(3)
+HEAD, BLOCKS = random_head(TOY), BlockDrafter(TOY.config, (1,), K=2)
+ONE_ROW = np.zeros(1, int), np.zeros(1, int), torch.full((1, 3), 1 / 3)
+MODEL = {"parameters": 7e9, "n_layer": 32, "entry": 2048}
+SPARSE = MODEL | {"active": 1e9, "experts": 8, "chosen": 2}
+PLAN = {"target": Shape(**MODEL), "gpu": GPUS["H100"]}
+FIT = {(b, n): 1.0 for b in (1, 2) for n in (1, 2)}
+BOUNDS = [
+    *outside(lambda x: Constraints(min_p=x), "min_p", -0.1, -1, 1.1),
+    *outside(lambda x: Constraints(repetition=x), "repetition", 0, -1, -2),
+    *outside(lambda x: Constraints(bias={x: 1}).check(3), "token", -1, -2, 3, 4),
+    *outside(lambda x: Constraints(stop=[[x]]).check(3), "token", -1, -2, 3, 4),
+    *outside(lambda x: SameDice(0, x), "index", -1, -2, 0.5),
+    *outside(lambda x: SameDice(x, 1), "seed", -1, -2, 0.5),
+    *outside(lambda x: Favourites(DRAFT, x), "nodes", 0, -1, -2),
+    *outside(lambda x: Favourites(DRAFT, 1, x), "sharpness", 0, -1, -2),
+    *outside(lambda x: accept_typical(epsilon=x), "epsilon", -0.1, -1, math.nan),
+    *outside(lambda x: accept_typical(delta=x), "delta", -0.1, -1, math.nan),
+    *outside(lambda x: accept_relaxed(x), "top_k", 0, -1, -2),
+    *outside(lambda x: accept_relaxed(1, x), "delta", -0.1, -1, math.nan),
+    *outside(lambda x: accept_fly(window=x), "window", 0, -1, -2),
+    *outside(lambda x: accept_fly(threshold=x), "threshold", -0.1, -1, math.nan),
+    *outside(lambda x: accept_fly(top_k=x), "top_k", 0, -1, -2),
+    *outside(accept_mixture, "weight", -0.1, -1, 1.1, math.nan),
+    *outside(lambda x: theory.expected_tokens(x, 2), "alpha", -0.1, -1, 1.1, math.nan),
+    *outside(lambda x: theory.expected_tokens(0.5, x), "K", -1, -2),
+    *outside(lambda x: BigramDraftModel(torch.tensor([1, x]), 3), "train_data", -1, -2, 3),
+    *outside(lambda x: count_ngrams(torch.arange(3), 3, x), "order", -1, -2),
+    *outside(lambda x: NGramAutomaton(*ONE_ROW, least=x), "least", -0.1, -1, 1.1, math.nan),
+    *outside(lambda x: PromptLookupDraft(3, 3, x), "least", 0, -1, -2, 4),
+    *outside(lambda x: WideLookupDraft(3, 3, x), "least", 0, -1, -2, 4),
+    *outside(lambda x: SuffixDraft(3, x), "least", 0, -1, -2),
+    *outside(lambda x: Grown(DRAFT, [2, x]), "widths", 0, -1, -2),
+    *outside(lambda x: sparse_tree([[0.5]], x), "nodes", 0, -1, -2),
+    *outside(lambda x: counted_tree([[0]], x), "nodes", 0, -1, -2),
+    *outside(lambda x: BestFirst(DRAFT, x), "nodes", 0, -1, -2, True),
+    *outside(lambda x: Recycling(3, k=x), "k", 0, -1, -2, True),
+    *outside(lambda x: JacobiDraft(3, x), "m is", 0, -1, -2),
+    *outside(lambda x: LookaheadDraft(3, W=x), "W, N, G", 0, -1, -2),
+    *outside(lambda x: LookaheadDraft(3, N=x), "W, N, G", 1, 0, -1),
+    *outside(lambda x: LookaheadDraft(3, G=x), "W, N, G", -1, -2),
+    *outside(lambda x: EarlyExitDraft(TOY, x, None), "depth", 0, -1, -2, 2),
+    *outside(lambda x: EarlyExitDraft(TOY, 1, None, x), "K", 0, -1, -2, True),
+    *outside(lambda x: CopyDraft(TOY, x), "K", 0, -1, -2, True),
+    *outside(lambda x: CopyDraft(TOY, window=x), "window", 0, -1, -2),
+    *outside(lambda x: CopyDraft(TOY, window=1, sink=x), "sink", -1, -2),
+    *outside(lambda x: round_to(torch.eye(2), x), "bits", 1, 0, -1),
+    *outside(lambda x: EagleHead(TOY.config, (1, x)), "layers", 0, -1, -2, 2),
+    *outside(lambda x: EagleDraft(TOY, HEAD, x), "K", 0, -1, -2, True),
+    *outside(lambda x: EagleTree(TOY, HEAD, k=x), "k is", 0, -1, -2),
+    *outside(lambda x: EagleTree(TOY, HEAD, nodes=x), "nodes", 0, -1, -2),
+    *outside(lambda x: BlockDraft(TOY, BLOCKS, x), "K", 0, -1, -2, 3),
+    *outside(lambda x: SoftTable(DRAFT, first=x), "first", -1, -2, 7),
+    *outside(lambda x: SoftTable(DRAFT, prior=x), "prior", 0, -1, math.nan),
+    *outside(lambda x: LearningDraft(SoftTable(DRAFT), x), "K", 0, -1, -2, True),
+    *outside(lambda x: CommonDraft(DRAFT, [0, x]), "kept", -1, -2, 0, 3),
+    *outside(lambda x: fan_out(x, 2, 0.5), "budget", 0, -1, -2),
+    *outside(lambda x: fan_out(2, x, 0.5), "K", 0, -1, -2),
+    *outside(lambda x: fan_out(2, 2, x), "a ", 0, -1, 1, 2),
+    *outside(lambda x: fan_out(2, 2, 0.5, x), "r ", 0, -1, -2),
+    *outside(lambda x: Drafter(DRAFT, 1, [1, x]), "fans", -1, -2),
+    *outside(lambda x: Drafter(DRAFT, x, [1] * (x + 1)), "K", 0, -1, -2),
+    *outside(lambda x: Drafter(DRAFT, 1, [1] * x), "fans", 0, 1, 3),
+    *outside(lambda x: Drafter(DRAFT, 1, [1, 1], x), "C", 0, -1, 1.1, math.nan),
+    *outside(lambda x: BlockPool(TOY.config, x, 1, torch.zeros(1)), "blocks", 0, -1, True),
+    *outside(lambda x: BlockPool(TOY.config, 1, x, torch.zeros(1)), "size", 0, -1, True),
+    *[
+        case
+        for name in ("budget", "rows", "capacity", "chunk")
+        for case in outside(lambda x, name=name: Server(TOY, **{name: x}), name, 0, -1, -2, True)
+    ],
+    *outside(lambda x: Server(TOY, DRAFT, K=x), "K", -1, -2, True),
+    *outside(lambda x: Server(TOY, DRAFT, nodes=x), "nodes", -1, -2, True),
+    *outside(lambda x: Server(TOY, DRAFT, policy=lambda _: x), "policy", -1, -2, True),
+    *outside(lambda x: Server(TOY).submit([x], 1), "prompt", -1, -2, 3),
+    *outside(lambda x: Server(TOY).cancel(x), "request", -1, 0, 1),
+    *outside(lambda x: open_nanogpt(None, bug=x), "bug", 0, -1, -2, len(BUGS) + 1),
+    *outside(lambda x: serve.open_server(x), "bug", 0, -1, -2, len(BUGS) + 1),
+    *outside(lambda x: arrivals(x, 2), "rate", 0, -1, math.inf, math.nan),
+    *outside(lambda x: arrivals(1, 2, 0, x), "burstiness", 0, -1, math.inf, math.nan),
+    *outside(lambda x: on_line(x, [2, 4], [1.0, 2.0]), "measured", 1, 0, -1),
+    *outside(lambda x: on_line(x, [2], [1.0]), "measured", 1, 3),
+    *outside(lambda x: Load([None] * 2, None).after(x), "requests", -1, -2, 2, 3),
+    *outside(lambda x: prompts_of(torch.arange(22), x), "prompts", 3, 4),
+    *[
+        case
+        for name in ("parameters", "n_layer", "entry", "weight_bytes", "value_bytes")
+        for case in outside(lambda x, name=name: Shape(**MODEL | {name: x}), name, 0, -1, math.inf)
+    ],
+    *[
+        case
+        for name in ("cached_heads", "attention", "expert_bytes", "window")
+        for case in outside(lambda x, name=name: Shape(**MODEL | {name: x}), name, -1, math.nan)
+    ],
+    *outside(lambda x: Shape(**SPARSE | {"active": x}), "active", -1, -2, 8e9),
+    *outside(lambda x: Shape(**SPARSE | {"chosen": x}), "active", 0, -1, 8, 9),
+    *[
+        case
+        for name in ("gpus", "context")
+        for case in outside(lambda x, name=name: Plan(**PLAN, **{name: x}), name, 0, -1, math.nan)
+    ],
+    *outside(lambda x: Plan(**PLAN, alpha=x), "alpha", -0.1, -1, 1.1, math.nan),
+    *outside(lambda x: Plan(**PLAN, utilisation=x), "utilisation", 0, -0.1, 1.1, math.nan),
+    *outside(lambda x: Plan(**PLAN, overhead=x), "overhead", -1, math.inf),
+    *outside(lambda x: Plan(PLAN["target"], Gpu(x, 1, 1)), "memory", 0, -1),
+    *outside(lambda x: Plan(PLAN["target"], Gpu(1, x, 1)), "bandwidth", 0, -1),
+    *outside(lambda x: Plan(PLAN["target"], Gpu(1, 1, x)), "flops", 0, -1),
+    *outside(lambda x: Plan(PLAN["target"], Gpu(1, 1, 1, x)), "narrow", -1, -2),
+    *outside(lambda x: Plan(PLAN["target"], Gpu(1, 1, 1, 0, x)), "narrow", -1, -2),
+    *outside(lambda x: alpha_from_tokens(x, 3), "tokens", 0, 0.9, -1, 4.1, math.nan),
+    *outside(lambda x: alpha_from_tokens(1, x), "K", 0, -1),
+    *outside(lambda x: fit(FIT | {(1, 1): x}), "cells", 0, -1, math.nan),
+]
+
+
+@pytest.mark.parametrize(("make", "what", "number"), BOUNDS)
+def test_a_number_outside_its_bounds_is_refused_by_its_name(make, what, number):
+    assert what in refusal(lambda: make(number))
+
+
+@pytest.mark.parametrize(
+    ("make", "number"),
+    [
+        (lambda x: Constraints(min_p=x), (0, 1)),
+        (lambda x: Constraints(bias={x: 1}).check(3), (0, 2)),
+        (lambda x: SameDice(x, x), (0,)),
+        (lambda x: accept_typical(x, x), (0,)),
+        (lambda x: accept_fly(1, x, 1), (0,)),
+        (accept_mixture, (0, 1)),
+        (lambda x: theory.expected_tokens(x, 0), (0, 1)),
+        (lambda x: count_ngrams(torch.arange(3), 3, x), (0,)),
+        (lambda x: LookaheadDraft(3, 1, 2, x), (0,)),
+        (lambda x: CopyDraft(TOY, window=1, sink=x), (0,)),
+        (lambda x: BlockDraft(TOY, BLOCKS, x), (1, 2, None)),
+        (lambda x: Drafter(DRAFT, 1, [x, x]), (0,)),
+        (lambda x: Drafter(DRAFT, 1, [1, 1], x), (0.1, 1)),
+        (lambda x: Server(TOY, DRAFT, K=x), (0, None)),
+        (lambda x: Server(TOY, DRAFT, nodes=x), (0, None)),
+        (lambda x: on_line(x, [2, 4], [1.0, 2.0]), (2, 3, 4, 5)),
+        (lambda x: Load([None] * 2, None).after(x), (0, 1)),
+        (lambda x: prompts_of(torch.arange(22), x), (1, 2)),
+        (lambda x: Plan(**PLAN, alpha=x), (0, 1)),
+        (lambda x: Plan(**PLAN, utilisation=x), (0.1, 1)),
+        (lambda x: alpha_from_tokens(x, 3), (1, 4)),
+    ],
+)
+def test_a_number_on_its_bound_is_taken(make, number):
+    for one in number:
+        make(one)
