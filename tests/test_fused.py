@@ -25,11 +25,13 @@ def generate(target, *args, **kwargs):
     return speculative_generate(fused(target), *args, **kwargs)
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_the_fused_target_passes_the_whole_test_bench(check):
     check(generate)
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize(
     "dtype,tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["the same", "close"]
 )
@@ -45,6 +47,7 @@ def test_its_logits_are_the_per_head_targets(dtype, tolerance):
     assert float(loss) == pytest.approx(float(expected_loss), abs=tolerance)
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("splits", [(1, 11), (5, 1, 1, 5), (3, 4, 2, 3), (1,) * 12])
 def test_any_split_gives_the_same_logits_and_the_same_cache(splits):
     model = make_model()
@@ -62,6 +65,7 @@ def test_any_split_gives_the_same_logits_and_the_same_cache(splits):
         torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
 
 
+@pytest.mark.two_ways
 def test_positions_and_masks_are_the_callers():
     model = make_model()
     other = FusedLanguageModel(model)
@@ -84,6 +88,7 @@ def test_a_rollback_copies_nothing():
     assert cache_length(cache.kept(99)) == 5, "no more than there is, as with tuples"
 
 
+@pytest.mark.two_ways
 def test_a_rolled_back_cache_is_that_of_a_fresh_prefill():
     model = FusedLanguageModel(make_model())
     with torch.no_grad():
@@ -128,6 +133,7 @@ def test_a_cache_of_tuples_is_refused():
         FusedLanguageModel(model)(torch.tensor([[1]]), past_kvs=prefill(model, [1, 2]))
 
 
+@pytest.mark.two_ways
 def test_texts_are_the_same_past_the_window():
     target, tokenizer = checkpoint.load()
     prompt = tokenizer.encode("JULIET:")
@@ -158,6 +164,7 @@ def tree_pass(parents, P):
     return mask.sum(-1) - 1, mask
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("P", [0, 5, 9])
 def test_a_tree_may_be_wider_than_the_window_is_long(P):
     """Nine nodes four deep, and a window of 12: there are more entries than positions."""
@@ -180,6 +187,7 @@ def test_a_tree_may_be_wider_than_the_window_is_long(P):
         torch.testing.assert_close(again, fresh, rtol=0, atol=1e-9)
 
 
+@pytest.mark.two_ways
 def test_without_a_mask_every_entry_before_is_seen_however_many_there_are():
     """Positions of the caller's own may come twice: more entries than positions are read."""
     model = make_model()
@@ -207,6 +215,7 @@ def test_a_cache_that_grew_leaves_the_one_before_it_alone():
 # ---- each text of a batch has its own length
 
 
+@pytest.mark.two_ways
 def test_texts_of_different_lengths_go_on_as_each_alone():
     """Rows are trimmed to lengths of their own, read on, and are what they are alone."""
     model = make_model()

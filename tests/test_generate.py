@@ -38,6 +38,7 @@ def recomputed(model, prompt, n, sampling, rng):
     return tokens[len(prompt) :]
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("n_prompt", [1, 2, 5, 11, 12, 13, 30])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_cached_decoding_equals_recomputation_over_three_windows(tiny, n_prompt, temperature):
@@ -48,6 +49,7 @@ def test_cached_decoding_equals_recomputation_over_three_windows(tiny, n_prompt,
     assert made.tokens == expected
 
 
+@pytest.mark.two_ways
 def test_the_shipped_model_in_float64_agrees_with_recomputation_past_its_window():
     model, tokenizer = checkpoint.load()
     model.double()
@@ -56,6 +58,7 @@ def test_the_shipped_model_in_float64_agrees_with_recomputation_past_its_window(
     assert autoregressive_generate(model, prompt, 150).tokens == expected
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("block_size", [1, 2, 3])
 def test_the_smallest_windows_work(block_size):
     model = make_model(dataclasses.replace(TINY, block_size=block_size))
@@ -93,6 +96,7 @@ def test_every_pass_writes_a_token_and_reads_what_was_unread():
     )
 
 
+@pytest.mark.two_ways
 def test_a_draft_that_looks_first_has_the_text_read_in_a_pass_of_its_own(tiny):
     text = Text(tiny, [1, 2, 3], 5)
     assert (text.unread, text.position, text.hidden) == ([1, 2], 2, None)
@@ -191,6 +195,7 @@ def test_a_full_window_restarts_with_the_half_window_before_the_current_token(ti
     assert text.unread == [6, 7, 8, 9, 10, 3] and text.tokens[-1] == 1
 
 
+@pytest.mark.two_ways
 def test_several_texts_are_prefilled_as_each_alone(tiny):
     texts = torch.randint(11, (3, 9), generator=torch.Generator().manual_seed(0))
     together = prefill(tiny, texts)

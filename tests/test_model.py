@@ -59,6 +59,7 @@ def test_loss_is_the_mean_negative_log_probability_of_the_targets(tiny):
     assert torch.isclose(loss, -logp.mean())
 
 
+@pytest.mark.two_ways
 def test_every_split_of_a_context_into_chunks_gives_the_same_logits(tiny):
     idx = random_tokens(tiny, T=8, B=2)
     whole, _, kvs = tiny(idx)
@@ -71,6 +72,7 @@ def test_every_split_of_a_context_into_chunks_gives_the_same_logits(tiny):
                 torch.testing.assert_close(part_kv, kv, rtol=0, atol=1e-12, msg=said)
 
 
+@pytest.mark.two_ways
 def test_random_splits_of_a_whole_window_on_the_shipped_model():
     model, _ = checkpoint.load()
     generator = torch.Generator().manual_seed(0)
@@ -119,6 +121,7 @@ def test_the_causal_mask_lets_a_row_see_the_cache_and_itself(T, P):
     assert mask.dtype == torch.bool and mask.tolist() == expected
 
 
+@pytest.mark.two_ways
 def test_an_attention_mask_decides_who_sees_whom(tiny):
     """Two continuations side by side in one pass, as tree verification will need it."""
     prefix, a, b = random_tokens(tiny, T=4), torch.tensor([[3]]), torch.tensor([[9]])
@@ -132,6 +135,7 @@ def test_an_attention_mask_decides_who_sees_whom(tiny):
     assert torch.equal(both, batched)
 
 
+@pytest.mark.two_ways
 def test_positions_continue_from_the_cache(tiny):
     idx = random_tokens(tiny, T=7)
     _, _, kvs = tiny(idx[:, :4])

@@ -16,6 +16,7 @@ from nanogpt.tree import tree_mask
 DEEP = dataclasses.replace(TINY, n_layer=4)
 TOKENS, NEW = [3, 1, 4, 1, 5], torch.tensor([[9, 2, 6, 5]])
 both = pytest.mark.parametrize("form", TARGETS)
+pytestmark = pytest.mark.two_ways
 
 
 def same(mine, right):
