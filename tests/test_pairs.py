@@ -1,6 +1,7 @@
 """A draft on byte pairs: its tokenizer, what it says of letters, the same text in every loop."""
 
 import dataclasses
+import functools
 import itertools
 import random
 
@@ -28,7 +29,7 @@ from nanogpt.generate import Text, autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import check_spelling
+from nanogpt.proof.checks import check_spelling, exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import toy_pairs, toy_target
@@ -174,7 +175,10 @@ def by_definition(draft, context):
     return total / total.sum()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.two_ways
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(1, 4))]
+)
 def test_q_is_the_sum_over_every_place_where_the_token_may_begin(seed):
     draw = random.Random(seed)
     draft = toy_pairs(3)
@@ -247,38 +251,41 @@ def test_the_spelling_check_sees_a_cache_that_keeps_tokens_by_their_number():
 # ---- Exact, and the same in every loop
 
 
+@pytest.mark.pairs
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=str)
 @pytest.mark.parametrize("K", [1, 2, 3])
 @every_draft
-def test_the_joint_distribution_is_the_targets_own_over_a_restart(make, K):
-    target, prompt = toy_target(3, 4, seed=1), [0, 1, 2]
-    cases = [(Sampling(), 4)] + [(Sampling(0.5), 3), (Sampling(top_k=2), 3)] * (K == 2)
-    for sampling, n in cases:
-        plain = enumerate_outcomes(
-            lambda rng, n=n, s=sampling: tuple(
-                autoregressive_generate(target, prompt, n, s, rng).tokens
-            )
-        )
-        got = enumerate_outcomes(
-            lambda rng, n=n, s=sampling: tuple(
-                speculative_generate(target, make(), prompt, n, K, s, rng).tokens
-            )
-        )
-        assert total_variation(plain, got) < 1e-12
-
-
-@every_draft
-def test_trees_grown_from_it_are_exact(make):
-    target, prompt = toy_target(3, 8, seed=1), [0, 1]
-    plain = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, prompt, 3, rng=rng).tokens)
+def test_the_joint_distribution_is_the_targets_own_over_a_restart(make, K, sampling):
+    target, prompt = toy_target(3, 4, seed=1), (0, 1, 2)
+    n = 4 if sampling == Sampling() else 3
+    got = enumerate_outcomes(
+        lambda rng: tuple(speculative_generate(target, make(), prompt, n, K, sampling, rng).tokens)
     )
-    for siblings in ("with", "without", "fixed") if make is DRAFTS["pairs"] else ("without",):
-        got = enumerate_outcomes(
-            lambda rng, s=siblings: tuple(
-                tree_generate(target, Grown(make(), [2, 1], s), prompt, 3, rng=rng).tokens
-            )
+    assert total_variation(exact_continuations(target, n, sampling, prompt), got) < 1e-12
+
+
+# A tree asks for q alone, and `least` is a matter of chains: those two say what "pairs" says. How
+# siblings are drawn is no matter of the draft's.
+TREES = [("pairs", "without"), ("pairs", "fixed"), ("shared", "fixed"), ("text", "with")]
+TREES += [
+    pytest.param(name, siblings, marks=pytest.mark.wide)
+    for name in DRAFTS
+    for siblings in ("with", "without", "fixed")
+    if (name, siblings) not in TREES
+]
+
+
+@pytest.mark.parametrize(("name", "siblings"), TREES)
+def test_trees_grown_from_it_are_exact(name, siblings):
+    target = toy_target(3, 8, seed=1)
+    got = enumerate_outcomes(
+        lambda rng: tuple(
+            tree_generate(
+                target, Grown(DRAFTS[name](), [2, 1], siblings), [0, 1], 3, rng=rng
+            ).tokens
         )
-        assert total_variation(plain, got) < 1e-12
+    )
+    assert total_variation(exact_continuations(target, 3), got) < 1e-12
 
 
 def drained(server):
@@ -292,25 +299,34 @@ def drained(server):
 PROMPTS = [[0, 1], [2], [1, 1, 0, 2, 0, 1, 0, 1, 2, 2], [2, 0, 1]]
 
 
+@functools.cache
+def greedy_texts():
+    own = toy_target(3, 8, seed=8)
+    return [autoregressive_generate(own, prompt, 20, Sampling(0)).tokens for prompt in PROMPTS]
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("loop", ["chain", "tree", "batch", "server"])
 @pytest.mark.parametrize("form", [lambda t: t, FusedLanguageModel, lambda t: on_pool(t, 64, 4)])
 @every_draft
-def test_greedy_texts_are_the_targets_own_in_every_loop(make, form):
-    own = toy_target(3, 8, seed=8)
-    target, draft, greedy = form(own), make(), Sampling(0)
-    right = [autoregressive_generate(own, prompt, 20, greedy).tokens for prompt in PROMPTS]
-    if not hasattr(getattr(target, "cache", None), "free"):
-        for prompt, tokens in zip(PROMPTS, right, strict=True):
-            assert speculative_generate(target, draft, prompt, 20, 3, greedy).tokens == tokens
-            tree = Grown(draft, [2, 1, 1], "fixed")
-            assert tree_generate(target, tree, prompt, 20, greedy).tokens == tokens
-    made = batch_generate(target, draft, PROMPTS, 20, 3, greedy)
-    assert [g.tokens for g in made] == right
-    server = Server(target, draft, 3, rows=3, budget=64)
-    numbers = [server.submit(prompt, 20, greedy) for prompt in PROMPTS]
-    done = drained(server)
-    assert [done[n].tokens for n in numbers] == right
+def test_greedy_texts_are_the_targets_own_in_every_loop(make, form, loop):
+    target, draft, greedy = form(toy_target(3, 8, seed=8)), make(), Sampling(0)
+    if loop == "chain":
+        made = [speculative_generate(target, draft, p, 20, 3, greedy) for p in PROMPTS]
+    elif loop == "tree":
+        tree = Grown(draft, [2, 1, 1], "fixed")
+        made = [tree_generate(target, tree, p, 20, greedy) for p in PROMPTS]
+    elif loop == "batch":
+        made = batch_generate(target, draft, PROMPTS, 20, 3, greedy)
+    else:
+        server = Server(target, draft, 3, rows=3, budget=64)
+        numbers = [server.submit(prompt, 20, greedy) for prompt in PROMPTS]
+        done = drained(server)
+        made = [done[n] for n in numbers]
+    assert [g.tokens for g in made] == greedy_texts()
 
 
+@pytest.mark.two_ways
 @every_draft
 def test_a_row_of_a_batch_is_what_it_is_alone(make):
     target, draft = toy_target(3, 8, seed=1), make()
@@ -342,20 +358,19 @@ def test_two_texts_that_take_turns_are_each_what_they_are_alone(make):
             text.tokens += tree.tokens
 
 
+@pytest.mark.pairs
+@pytest.mark.parametrize("seed", range(len(PROMPTS)))
+@pytest.mark.parametrize("K", [1, 3, 5, None], ids=["1", "3", "5", "tree"])
 @every_draft
-def test_with_the_same_dice_the_text_is_plain_decodings(make):
-    target = toy_target(3, 8, seed=1)
-    for seed, prompt in enumerate(PROMPTS):
-
-        def dice(seed=seed, prompt=prompt):
-            return SameDice(seed, len(prompt))
-
-        own = autoregressive_generate(target, prompt, 25, rng=dice()).tokens
-        for K in (1, 3, 5):
-            made = speculative_generate(target, make(), prompt, 25, K, rng=dice(), steps=SAME)
-            assert made.tokens == own
+def test_with_the_same_dice_the_text_is_plain_decodings(make, K, seed):
+    target, prompt = toy_target(3, 8, seed=1), PROMPTS[seed]
+    mine, plain = SameDice(seed, len(prompt)), SameDice(seed, len(prompt))
+    if K:
+        made = speculative_generate(target, make(), prompt, 25, K, rng=mine, steps=SAME)
+    else:
         tree = Favourites(make(), 5)
-        assert tree_generate(target, tree, prompt, 25, rng=dice(), steps=SAME_TREE).tokens == own
+        made = tree_generate(target, tree, prompt, 25, rng=mine, steps=SAME_TREE)
+    assert made.tokens == autoregressive_generate(target, prompt, 25, rng=plain).tokens
 
 
 def test_a_guess_by_text_is_certain_of_itself_and_goes_on_where_it_was_right():
