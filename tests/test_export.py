@@ -3,8 +3,6 @@
 import copy
 import json
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from nanogpt import checkpoint
+from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.engines import export
@@ -208,13 +207,12 @@ def test_a_vocabulary_that_is_not_ascii_is_refused_before_anything_is_written(tm
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_is_a_file_or_cannot_be_written_is_one_clear_line(tmp_path):
+def test_a_folder_that_is_a_file_or_cannot_be_written_is_one_clear_line(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
-    command = [sys.executable, "-m", "nanogpt", "export", "--out", str(tmp_path / "file")]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    assert ran.returncode == 2 and ran.stdout == ""
-    assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
-    assert "cannot be written" in ran.stderr and str(tmp_path / "file") in ran.stderr
+    assert nanogpt(["export", "--out", str(tmp_path / "file")]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.startswith("error: ") and error.count("\n") == 1
+    assert "cannot be written" in error and str(tmp_path / "file") in error
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -60,8 +60,13 @@ def test_the_batch_loss_falls_and_the_file_tells_how_it_was_made(tmp_path, capsy
     assert "validation loss" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("stop_at", [1, 7, 20, 29])
+# Dropout draws, so that to go on with it asks for more.
+WIDE = pytest.mark.wide
+STOPS = [(stop_at, 0.2) for stop_at in (1, 7, 20, 29)] + [(7, 0.0)]
+STOPS += [pytest.param(stop_at, 0.0, marks=WIDE) for stop_at in (1, 20, 29)]
+
+
+@pytest.mark.parametrize("stop_at, dropout", STOPS)
 def test_a_training_that_was_stopped_reaches_the_same_weights(
     tmp_path, monkeypatch, stop_at, dropout
 ):
@@ -99,11 +104,11 @@ def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
         # what runs in a shell's background ignores Ctrl-C, and so would its children
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    state, deadline = out.with_suffix(".training.safetensors"), time.monotonic() + 90
+    state, deadline = out.with_suffix(".training.safetensors"), time.monotonic() + 300
     while not state.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 2 and "Traceback" not in err
     said = "stopped; the same command goes on from the last checkpoint"
     assert err.splitlines()[-1] == said
