@@ -16,6 +16,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.getenv(
 
 import pytest
 import torch
+import warm
+from jupyter_client.provisioning import local_provisioner
 from pretend import Pretend
 
 from nanogpt.drafts import ngram
@@ -24,6 +26,7 @@ from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof import toys
 
 torch.set_num_threads(1)
+local_provisioner.launch_kernel = warm.launcher(local_provisioner.launch_kernel)
 
 SHARED = []  # (a toy, its weights as it was made)
 

@@ -166,6 +166,7 @@ class Row:
         return self.draft.row(self.i).numpy()
 
     def tolist(self) -> list[float]:
+        """q as numbers."""
         return self.draft.row(self.i).tolist()
 
 
