@@ -435,3 +435,13 @@ def test_costs_are_in_passes_over_one_token_by_a_clock_of_our_own(monkeypatch):
     costs = calibrate(target, draft, times=2)
     assert costs["draft_cost"] == 2 / 4 and costs["rest"] == (1.5 + 0.5) / 4
     assert [costs["verify_cost"](K) for K in (0, 4, 16)] == [1, (3 + 5) / 4, (3 + 17) / 4]
+
+
+def test_the_minutes_that_are_told_are_those_of_all_pairs(monkeypatch, capsys):
+    """A warm-up of 40 tokens takes 30 s: 80 tokens of 2 rows on 3 prompts, 6 minutes."""
+    monkeypatch.setattr(bench, "clock", lambda do: (30.0, None))
+    monkeypatch.setattr(bench, "measure", lambda **how: None)
+    monkeypatch.setattr(bench, "summary", lambda setting, pairs: len(pairs))
+    settings = [Setting("fused", "bigram", K, 1.0) for K in (1, 2)]
+    assert run(settings, {"fused": None}, {"bigram": None}, [[0]] * 3, 80) == [3, 3]
+    assert "2 rows, about 6.0 minutes" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from conftest import load_tree
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
 from nanogpt.drafts import ngram, transformer
+from nanogpt.drafts.learning import NetStudent
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft, WideLookupDraft
 from nanogpt.drafts.ngram import (
     NGramAutomaton,
@@ -33,7 +34,7 @@ from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import RULES
 from nanogpt.proof.checks import CHECKS, exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import SelfDraft, random_draft, toy_target
+from nanogpt.proof.toys import SelfDraft, random_draft, toy_pairs, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, draft_tokens, speculative_generate
 from nanogpt.train import make_optimizer, train
@@ -694,3 +695,17 @@ def test_lookups_find_what_trying_all_places_finds_in_every_short_text():
                 assert [guess(draft, context) for draft in two] == [right] * 2, context
             follower, _ = longest_repeated_end(context)
             assert guess(suffix, context) == (context[-1] if follower is None else follower)
+
+
+def test_a_window_of_one_token_is_a_window_too():
+    """Half of it is none: whoever reads on from the half still reads the last token."""
+    model, student = toy_target(3, 1), NetStudent(TransformerDraft(copy.deepcopy(toy_target(3, 1))))
+    assert [window_start(n, 1) for n in (1, 2, 5)] == [0, 1, 4]
+    letters = toy_pairs(3, block_size=1)
+    for context in ([1], [1, 2], [0, 1, 2, 0]):
+        right = Sampling().probs(model(torch.tensor([context[-1:]]))[0][0, -1])
+        q = TransformerDraft(model).get_probs(context)
+        torch.testing.assert_close(q, right, rtol=0, atol=1e-9)
+        assert float(letters.get_probs(context).sum()) == pytest.approx(1)
+    student.learn([0, 1, 2, 0], torch.full((2, 3), 1 / 3, dtype=torch.float64))
+    assert student.lessons == 1

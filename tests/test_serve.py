@@ -519,3 +519,9 @@ def test_a_line_crosses_one_where_it_does_on_log_scales():
     assert chapter_23.crossings(sizes, gains) == pytest.approx([2, 32])
     assert chapter_23.crossings(sizes, (3, 2, 1.5, 1.1)) == []
     assert chapter_23.crossings(sizes, (0.9, 0.5, 0.2, 0.1)) == []
+
+
+def test_no_random_sources_are_none_for_a_row_and_not_the_default():
+    for rngs in ([], [RandomSource(0)] * 3):
+        with pytest.raises(ValueError, match=f"{len(rngs)} values for 2 prompts"):
+            batch_generate(toy_target(7, 8), random_draft(7), [[1], [2]], 3, rngs=rngs)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
+from nanogpt.commands import size
 from nanogpt.commands.size import batches_of, curves, main, model_of, number_of, written
 from nanogpt.course import chapter_28
 from nanogpt.fused import FusedLanguageModel
@@ -763,3 +764,20 @@ def test_batches_end_with_what_fits_and_name_it_once():
     plan = Plan(MODELS["llama-3-8b"], GPUS["H100"])
     found = [batches_of(plan, most) for most in (1, 2, 7, 8)]
     assert found == [[1], [1, 2], [1, 2, 4, 7], [1, 2, 4, 8]]
+
+
+def test_waiting_times_are_printed_in_milliseconds():
+    """One layer of 1e9 weights of 2 bytes, 2e12 bytes a second: a millisecond a pass and more."""
+    plan = Plan(Shape(1e9, 1, 1), Gpu(80e9, 2e12, 1e15), context=100, alpha=0.0)
+    assert plan.token_seconds(1, 0) == pytest.approx(1e-3, rel=1e-3)
+    first, then = size.waits(plan)
+    assert first == "TTFT    1 ms for 100 tokens alone"
+    assert then.startswith("TPOT    1.0 ms a token for one plain text, 1.0 with the best K")
+    full = 1e3 * plan.token_seconds(plan.texts(), 0)
+    assert then.endswith(f"memory full: {full:.1f} and {full:.1f}") and full > 10
+
+
+def test_an_alpha_of_0_is_a_number_and_not_the_default():
+    for alpha in (0.0, 0.3):
+        given = size.parse_arguments(["--target", "llama-3-8b", "--alpha", str(alpha)])
+        assert size.plan_of(given).alpha == alpha

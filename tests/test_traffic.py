@@ -580,3 +580,28 @@ def test_load_refuses_what_cannot_be_in_one_line(arguments, quick, capsys):
     assert main(["load", *arguments.split()]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.splitlines()[-1].split("\r")[-1] == REFUSED[arguments]
+
+
+def test_who_ends_with_the_window_counts_and_who_ends_as_it_begins_does_not():
+    """Throughput, where ends and arrivals are at the same second."""
+    made = [(0.0, 2.0, 5), (2.0, 6.0, 3), (4.0, 4.5, 2), (6.0, 9.0, 7)]  # arrival, end, tokens
+    run = Load([Served(came, came, (end,), (n,), (0,)) for came, end, n in made], None).after(1)
+    assert run.window == (2, 6) and run.throughput == (3 + 2) / 4
+
+
+def test_what_load_prints_is_in_milliseconds_and_a_guess_in_microseconds():
+    """Seconds of a run that every unit shows in other digits."""
+    times = {"ttft": (0.0625, 0.125), "tpot": (0.0025, 0.00375), "queueing": (0.5, 0.25)}
+    run = {name: {"p50": a, "p95": b} for name, (a, b) in times.items()}
+    run |= {"policy": "K = 2", "rate": 3.25, "goodput": 2.75, "throughput": 812.0}
+    said = load.line(run | {"attainment": 0.84, "preemptions": 6}).split()
+    assert said[3:7] == ["3.2", "2.8", "812", "84%"]
+    assert said[7:] == ["62.5", "125.0", "2.50", "3.75", "250.0", "6"], "ms"
+    step = StepTime({(1, 1): 2e-3, (4, 1): 3e-3, (1, 9): 4e-3, (4, 9): 5e-3}, 0, 0, 25e-6)
+    limits = {"rows": 4, "budget": 64, "chunk": 8, "capacity": 96, "block": 4}
+    asked = [Trace(20, [0] * 7)], None, 40, step, SLO(0.25, 0.0125), 1.0, 0, limits
+    told = " ".join(load.said(load.LoadTest(*asked), "drawn"))
+    for part in ("2.00 ms for one row", "3.00 for 4, 5.00 for 4 of 9; a guess 25 µs", "24 blocks"):
+        assert part in told
+    assert "20 tokens of prompt and 7 of output" in told and "within 250 ms" in told
+    assert "each other in 12.5 ms on average" in told
