@@ -1,5 +1,6 @@
 # make lab   opens the series in JupyterLab        make test  runs the package's tests and every notebook
-# make test-all  the same, and each notebook elsewhere, offline, its exercises answered
+# make tiny  runs what to run first after a change, in a minute
+# make test-all  make test, and what it leaves out: full products, each notebook elsewhere, offline, answered
 # Needs Python 3.10 to 3.14 with venv. Another one than python3: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +10,7 @@ LAB := --allow-root $(if $(SCREEN),,--no-browser)
 # The reader's own copy of the chapters, if there is one.
 CHAPTERS_IN := $(if $(wildcard my_notebooks/00_start_here.ipynb),my_notebooks,notebooks)
 
-.PHONY: lab test test-all demo bench notebooks minutes book browser check lint
+.PHONY: lab test tiny test-all rest demo bench notebooks minutes book browser check lint
 lab: .venv/installed
 	$(BIN)/nanogpt data
 	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/$(CHAPTERS_IN)/00_start_here.ipynb
@@ -17,8 +18,15 @@ lab: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest
 
-test-all: test
-	$(BIN)/python -m pytest -m 'alone and not slow' tests/test_notebooks_alone.py tests/test_installed.py
+# The decoder's five files, chapter 07 as nbval runs it, and one bug caught.
+tiny: .venv/installed
+	$(BIN)/python -m pytest -n 2 notebooks/07_speculative_generate.ipynb tests/test_model.py tests/test_sampling.py tests/test_generate.py tests/test_speculative.py tests/test_tiny.py
+
+test-all: test rest
+
+# What make test leaves out.
+rest: .venv/installed
+	$(BIN)/python -m pytest -m '(alone or wide) and not slow' tests
 
 # Other settings: make demo DEMO="--prompt JULIET: --K 2 --temperature 0.8 --seed 1 --tokens 200"
 demo: .venv/installed
@@ -60,6 +68,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/check_form.py
 	$(BIN)/python tests/minutes.py --check
+	$(BIN)/python tests/budget.py --check
 
 .venv/installed: pyproject.toml
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 14) or sys.exit(f'error: $(PYTHON) is Python {v[0]}.{v[1]}; this needs 3.10 to 3.14: make PYTHON=python3.12 …')"

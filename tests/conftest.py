@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import sys
+import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the notebooks' kernels inherit it
@@ -14,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the notebooks' kernels inherit 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.getenv("PYTHONPATH")]))
 
+import budget
 import pytest
 import torch
 import warm
@@ -130,6 +132,24 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+STARTED, DURATIONS = time.monotonic(), {}
+
+
+def pytest_runtest_logreport(report):
+    """Set-up, call and tear-down of a test add up."""
+    DURATIONS[report.nodeid] = DURATIONS.get(report.nodeid, 0) + report.duration
+
+
+def pytest_unconfigure(config):
+    """The last line of a whole run says what it took, beside what is promised."""
+    whole = config.args_source is config.ArgsSource.TESTPATHS and not config.option.keyword
+    if DURATIONS and whole and not hasattr(config, "workerinput"):
+        seconds = time.monotonic() - STARTED
+        budget.remember(seconds, LOAD, DURATIONS)
+        print(budget.took(seconds, LOAD))
 
 
 def under_the_rule(compare, rtol, atol):
