@@ -1,5 +1,6 @@
 """A pool's books are right whatever happens, and a paged cache is the contiguous one."""
 
+import functools
 import gc
 
 import numpy as np
@@ -53,23 +54,40 @@ def same(cache, target, tokens):
     )
 
 
+PLAIN, TABLE = toy_target(7, 16), random_draft(7)
+TREES = Grown(TABLE, (2, 2, 1))
+
+
+def batch_of(draft):
+    """Three texts of unlike lengths, each with a K of its own, in one batch."""
+    prompts, lengths = [[1, 2], [3], [4, 5, 6] * 4], [40, 20, 50]
+    return lambda t, sampling: batch_generate(t, draft, prompts, lengths, [3, 1, 4], sampling)
+
+
+DECODERS = {  # of a target and a sampling: texts
+    "plain": lambda t, s: [autoregressive_generate(t, [1, 2], 60, s, RandomSource(1))],
+    "chain": lambda t, s: [speculative_generate(t, TABLE, [1], 60, 5, s, RandomSource(1))],
+    "tree": lambda t, s: [tree_generate(t, TREES, [1, 2, 3], 60, s, RandomSource(2))],
+    "batch of chains": batch_of(TABLE),
+    "batch of trees": batch_of(TREES),
+}
+
+
+@functools.cache
+def without_a_pool(decoder, sampling):
+    return [made.tokens for made in DECODERS[decoder](PLAIN, sampling)]
+
+
+@pytest.mark.two_ways
+@pytest.mark.pairs
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("sampling", [Sampling(0), Sampling()], ids=["greedy", "sampled"])
-def test_every_decoder_writes_what_it_writes_without_a_pool(size, sampling):
-    plain, draft = toy_target(7, 16), random_draft(7)
-    target, trees = on_pool(plain, 300, size), Grown(draft, (2, 2, 1))
-    prompts, lengths = [[1, 2], [3], [4, 5, 6] * 4], [40, 20, 50]
-    for run in (
-        lambda t: autoregressive_generate(t, [1, 2], 60, sampling, RandomSource(1)),
-        lambda t: speculative_generate(t, draft, [1], 60, 5, sampling, RandomSource(1)),
-        lambda t: tree_generate(t, trees, [1, 2, 3], 60, sampling=sampling, rng=RandomSource(2)),
-    ):
-        assert run(target).tokens == run(plain).tokens
-    for d in (draft, trees):
-        one, other = (
-            batch_generate(t, d, prompts, lengths, [3, 1, 4], sampling) for t in (target, plain)
-        )
-        assert [made.tokens for made in one] == [made.tokens for made in other]
+def test_every_decoder_writes_what_it_writes_without_a_pool(decoder, size, sampling):
+    target = on_pool(PLAIN, 300, size)
+    made = DECODERS[decoder](target, sampling)
+    assert [one.tokens for one in made] == without_a_pool(decoder, sampling)
+    del made
     assert target.cache.free == 300
     target.cache.check([])
 
@@ -189,10 +207,11 @@ class Walk:
         return some
 
 
+@pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("seed,size", [(0, 4), (1, 1), (2, 3)])
-def test_after_any_operation_the_cache_is_contiguous_and_the_books_are_right(seed, size):
+def test_after_any_operation_the_cache_is_contiguous_and_the_books_are_right(seed, size, steps):
     walk, seen = Walk(seed, size=size), set()
-    for i in range(1000):
+    for i in range(steps):
         name, changed = walk.step()
         seen.add(str(name))
         walk.look(walk.texts if i % 10 == 0 else changed, f"operation {i}, {name}")
@@ -204,9 +223,10 @@ def test_after_any_operation_the_cache_is_contiguous_and_the_books_are_right(see
     walk.pool.check([])
 
 
-def test_ten_thousand_requests_leave_nothing_behind():
+@pytest.mark.parametrize("requests", [1000, pytest.param(10_000, marks=pytest.mark.wide)])
+def test_thousands_of_requests_leave_nothing_behind(requests):
     target = on_pool(toy_target(7, 16), 24, 4)
-    for i in range(10_000):
+    for i in range(requests):
         make = SharedText if i % 2 else Text
         make(target, [i % 7, i % 5, 1, 2, 3, i % 3], 3)
     assert target.cache.free == 24
@@ -378,6 +398,7 @@ def test_the_same_text_twice_in_a_batch_goes_on_as_two():
     assert same(new.rows([4, 4])[1], model, [1, 2, 3, 5])
 
 
+@pytest.mark.two_ways
 def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
     plain = toy_target(7, 16)
     target = on_pool(plain, 20, 4)
@@ -430,6 +451,7 @@ def test_shared_texts_write_what_others_write_and_publish_only_what_is_final():
     assert max(len(known[key]) for key in pool.published) > 6, "generated tokens are shared, too"
 
 
+@pytest.mark.two_ways
 def test_requests_of_a_server_share_what_begins_alike():
     """A prompt's blocks are there for those that come later; a restart finds what others wrote."""
     plain, draft, greedy = toy_target(7, 16), random_draft(7), Sampling(0)

@@ -69,20 +69,20 @@ def drafts_of(V, target, nodes=3):
     }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("name", drafts_of(2, toy_target(2, 8)))
 @pytest.mark.parametrize("rule", [accept_tree, accept_traversal])
-def test_the_output_is_the_targets_own(name, rule):
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_output_is_the_targets_own(name, rule, sampling):
     """By enumeration of the real loop, over a restart; drawn siblings are among the guesses."""
     target = toy_target(2, 4, seed=1)
     draft, steps = drafts_of(2, target)[name], replace(TREE, accept=rule)
-    for sampling in SAMPLINGS:
-        made = enumerate_outcomes(
-            lambda rng, sampling=sampling: tuple(
-                tree_generate(target, draft, [0, 1], 4, sampling, rng, steps=steps).tokens
-            )
+    made = enumerate_outcomes(
+        lambda rng: tuple(
+            tree_generate(target, draft, [0, 1], 4, sampling, rng, steps=steps).tokens
         )
-        off = total_variation(made, exact_continuations(target, 4, sampling))
-        assert off < 1e-12, (name, sampling, off)
+    )
+    assert total_variation(made, exact_continuations(target, 4, sampling)) < 1e-12
 
 
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
@@ -158,6 +158,7 @@ def test_a_guess_is_made_where_it_is_likeliest_to_be_kept():
     assert [lengths(n) for n in (1, 2, 3, 4)] == [[1, 0], [2, 0], [3, 0], [3, 1]]  # .729, then .6
 
 
+@pytest.mark.two_ways
 def test_a_told_block_tree_has_the_chains_q():
     """Whatever path is asked about: q as BlockDraft has it after the same token."""
     target = toy_target(5, 16, seed=1)
@@ -202,6 +203,7 @@ def test_what_is_recycled_stays_with_its_text():
     assert [m.tokens for m in one] == [m.tokens for m in each] == [m.tokens for m in alone]
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
 def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
     """At temperature 0 and 1: the same texts, and as many rounds."""
@@ -499,6 +501,7 @@ def test_bad_numbers_are_refused(make, message):
 # The real target
 
 
+@pytest.mark.two_ways
 def test_the_shipped_block_makes_a_tree_of_the_targets_own_text():
     target, tokenizer = checkpoint.load()
     exact = copy.deepcopy(target).double()
