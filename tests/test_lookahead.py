@@ -40,6 +40,7 @@ def distance(target, draft, sampling, n=4):
     return total_variation(got, exact_continuations(target, n, sampling))
 
 
+@pytest.mark.pairs
 @both
 @every_draft
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=str)
@@ -96,6 +97,7 @@ def greedy_after(model, tokens):
     return model(torch.tensor([tokens]))[0][0].argmax(-1).tolist()
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("m", [1, 4, 9])
 def test_each_round_is_a_step_of_the_fixed_point_iteration(m):
     """The guesses of a round are what the pass before it said, in their places."""
@@ -196,6 +198,7 @@ class Moving(LookaheadDraft):
                 self.moves += 1
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("size", [(4, 2, 9), (3, 4, 9), (1, 3, 9)], ids=str)
 def test_what_the_target_says_after_the_last_row_is_the_new_row_and_makes_the_n_grams(size):
     target, draft = toy_target(7, 64, seed=3), Moving(7, *size)

@@ -149,23 +149,25 @@ def test_a_frozen_target_stays_as_it_is():
     assert all(torch.equal(t, before[name]) for name, t in target.state_dict().items())
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("form", TARGETS)
 @pytest.mark.parametrize("K", [1, 2, 3])
-def test_the_text_is_the_targets_own_over_a_restart(form, K):
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5, top_k=2)], ids=str)
+def test_the_text_is_the_targets_own_over_a_restart(form, K, sampling):
     toy = toy_target(3, 4, seed=1)
     model, layer = TARGETS[form](toy), random_layer(toy)
-    for sampling in (Sampling(), Sampling(0.5, top_k=2)):
 
-        def program(rng, sampling=sampling):
-            draft = EagleDraft(model, layer, K)
-            made = tree_generate(model, draft, [0, 1], 4, sampling=sampling, rng=rng)
-            assert restarts(made) > 0
-            return tuple(made.tokens)
+    def program(rng):
+        draft = EagleDraft(model, layer, K)
+        made = tree_generate(model, draft, [0, 1], 4, sampling=sampling, rng=rng)
+        assert restarts(made) > 0
+        return tuple(made.tokens)
 
-        own = exact_continuations(toy, 4, sampling)
-        assert total_variation(enumerate_outcomes(program), own) < 1e-12
+    own = exact_continuations(toy, 4, sampling)
+    assert total_variation(enumerate_outcomes(program), own) < 1e-12
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("form", TARGETS)
 def test_greedy_is_equal(form, tiny):
     model, layer, prompt = TARGETS[form](tiny), random_layer(tiny), [1, 2, 3]
