@@ -482,3 +482,12 @@ def test_no_nodes_are_a_number_too_and_not_the_default(name):
     for nodes in (0, -1):
         with pytest.raises(ValueError, match="nodes"):
             proposer(name, target, None, BEST_PROPOSED[name], nodes)
+
+
+def test_an_end_repeats_if_it_stands_anywhere_before_from_the_first_token_to_the_last_but_one():
+    for n in range(1, 8):
+        for context in map(list, itertools.product(range(2), repeat=n)):
+            for least in (1, 2, 3):
+                starts = range(n - least)  # a match may overlap the end, and begin the text
+                again = any(context[i:][:least] == context[-least:] for i in starts)
+                assert repeats(context, least) == (again and n > least), context

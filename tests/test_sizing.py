@@ -781,3 +781,16 @@ def test_an_alpha_of_0_is_a_number_and_not_the_default():
     for alpha in (0.0, 0.3):
         given = size.parse_arguments(["--target", "llama-3-8b", "--alpha", str(alpha)])
         assert size.plan_of(given).alpha == alpha
+
+
+def test_guesses_stop_paying_at_the_first_batch_or_at_the_last_that_is_tried():
+    target, gpu = Shape(1e9, 1, 1), Gpu(80e9, 2e12, 1e15)
+    found = Plan(target, gpu, alpha=0.5, context=100).break_even(4)
+    assert found > 2, "guesses of lookup cost nothing at first"
+    plan = Plan(target, gpu, alpha=0.5, context=100)
+    assert plan.speed_up(found - 1, 4) >= 1 > plan.speed_up(found, 4)
+    assert plan.break_even(4, found) == found and plan.break_even(4, found - 1) is None
+    dear = Plan(target, gpu, draft=target, alpha=0.1, context=100)
+    assert dear.break_even(1) == dear.break_even(1, 1) == 1, "slower from one text on"
+    most = plan.best_K(1, 64)
+    assert plan.best_K(1, most) == most, "the largest that is tried is one of them"
