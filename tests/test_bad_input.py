@@ -349,3 +349,13 @@ def test_a_number_outside_its_bounds_is_refused_by_its_name(make, what, number):
 def test_a_number_on_its_bound_is_taken(make, number):
     for one in number:
         make(one)
+
+
+def test_no_letters_are_none_to_guess_and_a_pass_has_no_half_token():
+    assert "different tokens in 0 … 2" in refusal(lambda: CommonDraft(DRAFT, []))
+    assert "budget is 40.5" in refusal(lambda: Server(TOY, budget=40.5))
+
+
+def test_no_guesses_are_a_number_of_guesses_and_none_is_the_default():
+    policies = [Server(TOY, DRAFT, K=K).policy for K in (0, 1, None)]
+    assert [policy(1) for policy in policies] == [0, 1, 4]

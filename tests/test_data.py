@@ -275,3 +275,18 @@ def test_a_server_need_not_say_how_long_its_answer_is(folder):
 
     with server(unsized) as url:
         assert load_corpus(folder, url).name == "Tiny Shakespeare"
+
+
+def test_two_processes_that_write_a_file_at_once_leave_one_whole_file(tmp_path, monkeypatch):
+    """The second comes in while the first has written its part and not renamed it yet."""
+    path, replace, numbers = tmp_path / "file", os.replace, iter((1, 2))
+    monkeypatch.setattr(os, "getpid", lambda: next(numbers))
+
+    def late(part, whole):
+        monkeypatch.setattr(os, "replace", replace)
+        data.write_atomically(path, b"of the second")
+        replace(part, whole)
+
+    monkeypatch.setattr(os, "replace", late)
+    data.write_atomically(path, b"of the first")
+    assert path.read_bytes() == b"of the first" and list(tmp_path.iterdir()) == [path]
