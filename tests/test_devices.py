@@ -1,12 +1,11 @@
 """On a GPU, all is what it is on the CPU: a real GPU where there is one, else a pretended one."""
 
 import copy
-import itertools
 from functools import partial
 
 import pytest
 import torch
-from conftest import REAL, make_model
+from conftest import NAMES, REAL, make_model
 from pretend import Pretend
 
 from nanogpt import checkpoint
@@ -48,6 +47,15 @@ FORMS = {
     "paged": lambda target: on_pool(target, blocks=64, size=3),
 }
 forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+# In make test the decoders run on one device: a GPU of the machine's own, or the pretended one that
+# refuses most, as mps has no float64. Of drafts, each kind does something else there.
+WIDE = pytest.mark.wide
+CUDA, MPS = NAMES
+SEEN = [*REAL, MPS]
+one_device = pytest.mark.parametrize(
+    "device", [pytest.param(x, marks=() if x in SEEN else WIDE) for x in NAMES], indirect=True
+)
 
 
 def close(actual, expected, floats):
@@ -129,6 +137,7 @@ def test_a_forgotten_move_is_an_error(device, floats):
 # ---- the model and its decoders
 
 
+@one_device
 @forms
 @torch.no_grad()
 def test_a_pass_over_a_cache_and_a_tree_gives_the_same_logits(form, device, floats):
@@ -151,6 +160,7 @@ def test_a_pass_over_a_cache_and_a_tree_gives_the_same_logits(form, device, floa
         close(logits[:, 0], torch.stack([model(each)[0][0, -1] for each in alone]), floats)
 
 
+@one_device
 @forms
 def test_one_text_is_the_same(form, device, floats):
     small = make_model(GPTConfig(11, 16, 1, 1, 4), seed=5)
@@ -171,6 +181,7 @@ def test_one_text_is_the_same(form, device, floats):
     same(decode, device, floats)
 
 
+@one_device
 @forms
 def test_batches_and_servers_are_the_same(form, device, floats):
     prompts, lengths = [[1, 2], [3], [4, 5, 6, 7]], [12, 4, 10]
@@ -264,10 +275,14 @@ READERS = {  # of the target's knowledge: from a model and its form
 }
 
 
-READ = [(name, "fused") for name in READERS]
-READ += [(name, "per-head") for name in ("exit", "copy", "eagle-3", "eagle-tree")]
+# Those that another one of their kind is the like of; and of the per-head ones, all but one.
+LIKE = ("eagle", "eagle-3", "medusa", "block-apart", "jacobi")
+READ = [pytest.param(x, "fused", marks=WIDE if x in LIKE else ()) for x in READERS]
+READ += [pytest.param(x, "per-head", marks=WIDE) for x in ("exit", "copy", "eagle-tree")]
+READ += [("eagle-3", "per-head")]
 
 
+@one_device
 @pytest.mark.parametrize(("reader", "form"), READ)
 def test_drafts_that_read_the_target_are_the_same(reader, form, device, floats):
     def decode(model, sampling, rng):
@@ -278,6 +293,7 @@ def test_drafts_that_read_the_target_are_the_same(reader, form, device, floats):
     same(decode, device, floats)
 
 
+@one_device
 @pytest.mark.parametrize("way", WAYS)
 def test_a_target_with_a_state_is_the_same(way, device, floats):
     prompts = [[1, 2], [3], [4, 5, 6, 7]]
@@ -330,21 +346,26 @@ def moved(generate, device):
     return on_device
 
 
-CHECKED = [
-    *itertools.product([speculative_generate], ("greedy", "cache", "draft", "support")),
-    *itertools.product([tree_decoder("without")], ("cache", "nodes", "draft")),
-    *((eagle_decoder(), check) for check in ("cache", "incremental")),
-    *((generate, "ragged") for generate in (batch_generate, server_decoder(), paged_decoder())),
-    (ahead_decoder(), "draft"),
-]
+CHECKED = {
+    "chain": (speculative_generate, "greedy cache draft support"),
+    "tree": (tree_decoder("without"), "cache nodes draft"),
+    "eagle": (eagle_decoder(), "cache incremental"),
+    "batch": (batch_generate, "ragged"),
+    "server": (server_decoder(), "ragged"),
+    "paged": (paged_decoder(), "ragged"),
+    "ahead": (ahead_decoder(), "draft"),
+}
+FIRST = ["chain cache", "chain draft", "tree nodes", "eagle incremental", "server ragged"]
+CASES = [(name, check) for name, (_, checks) in CHECKED.items() for check in checks.split()]
+CASES = [pytest.param(*x, marks=() if " ".join(x) in FIRST else WIDE) for x in CASES]
 ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS
 
 
-@pytest.mark.parametrize(("generate", "check"), CHECKED, ids=lambda x: x if type(x) is str else "")
-def test_a_decoder_passes_its_checks_there(generate, check, device):
+@pytest.mark.parametrize(("name", "check"), CASES)
+def test_a_decoder_passes_its_checks_there(name, check, device):
     if device.type == "mps":
         pytest.skip("the checks are exact, in float64, which mps has not")
-    ALL_CHECKS[check](moved(generate, device))
+    ALL_CHECKS[check](moved(CHECKED[name][0], device))
 
 
 # ---- training, loading, timing
@@ -401,6 +422,7 @@ def one_step(model, seed=0):
     return losses + parallel.accuracies(guessed, windows, 3)[0]
 
 
+@one_device
 def test_training_is_the_same(device, floats):
     here = one_step(make_model(dtype=floats))
     there = one_step(make_model(dtype=floats).to(device))
@@ -408,6 +430,7 @@ def test_training_is_the_same(device, floats):
     assert there == pytest.approx(here, abs=bound) and len(here) == 16
 
 
+@one_device
 def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
     networks = [
         checkpoint.load(device=device)[0],
@@ -431,6 +454,7 @@ def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
     assert itself.int8_product(networks[0].blocks[0].sa.proj) is None, "a kernel of the CPU"
 
 
+@one_device
 def test_the_bench_races_there(device, floats, capsys, monkeypatch):
     monkeypatch.setattr(bench, "cost_growth", partial(bench.cost_growth, times=2))
     small = ["--target=fused", f"--device={device.type}", "--pairs=1", "--tokens=4"]
@@ -444,6 +468,7 @@ def test_the_bench_races_there(device, floats, capsys, monkeypatch):
     assert costs["draft_cost"] > 0 < costs["rest"] and costs["verify_cost"](4) >= 1
 
 
+@one_device
 def test_the_demo_writes_one_text_both_ways_there(device, capsys):
     small = ["--tokens=8", "--target=fused", "--temperature=0", f"--device={device.type}"]
     demo.main(["--draft=eagle-tree", *small])
