@@ -27,6 +27,14 @@ from nanogpt.tree import TREE, tree_generate
 RULES = (accept_tree, accept_traversal)
 SIBLINGS = ("with", "without", "fixed")
 SAMPLINGS = (Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7))
+
+
+def seeds(few, many):
+    """A parameter: the first few in every run, the others wide."""
+    more = (pytest.param(seed, marks=pytest.mark.wide) for seed in range(few, many))
+    return pytest.mark.parametrize("seed", [*range(few), *more])
+
+
 block = functools.partial(speculative_generate, steps=replace(CHAIN, accept=accept_blockwise))
 
 
@@ -46,21 +54,33 @@ def off(generate, n, K, sampling=Sampling(), V=3, prompt=(0, 1), fused=False):
     return total_variation(got, exact)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("accept", RULES)
 @pytest.mark.parametrize("siblings", SIBLINGS)
 @pytest.mark.parametrize(
-    ("widths", "n", "V"), [((2, 1), 3, 2), ((2, 2), 3, 2), ((3,), 2, 3), ((2, 1, 1), 4, 2)]
+    ("widths", "n", "V"), [((2, 1), 3, 2), ((2, 2), 3, 2), ((3,), 2, 3)], ids=str
 )
 def test_trees_lose_nothing(accept, siblings, widths, n, V):
     assert off(tree_decoder(siblings, widths, accept), n, len(widths), V=V) < 1e-12
 
 
+# Drawn with replacement, a tree of three depths has as many paths as all the others together.
+@pytest.mark.parametrize("accept", RULES)
+@pytest.mark.parametrize(
+    "siblings", ["without", "fixed", pytest.param("with", marks=pytest.mark.wide)]
+)
+def test_trees_of_three_depths_lose_nothing(accept, siblings):
+    assert off(tree_decoder(siblings, (2, 1, 1), accept), 4, 3, V=2) < 1e-12
+
+
+@pytest.mark.pairs
 @pytest.mark.parametrize("accept", RULES)
 @pytest.mark.parametrize("siblings", SIBLINGS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_trees_lose_nothing_under_temperature_and_filters(accept, siblings, sampling):
-    assert off(tree_decoder(siblings, (2, 1), accept), 2, 2, sampling) < 1e-12
-    assert off(tree_decoder(siblings, (2, 2), accept), 3, 2, sampling, V=2) < 1e-12
+@pytest.mark.parametrize("shape", [((2, 1), 2, 3), ((2, 2), 3, 2)], ids=str)
+def test_trees_lose_nothing_under_temperature_and_filters(accept, siblings, sampling, shape):
+    widths, n, V = shape
+    assert off(tree_decoder(siblings, widths, accept), n, 2, sampling, V=V) < 1e-12
 
 
 @pytest.mark.parametrize("siblings", SIBLINGS)
@@ -215,7 +235,7 @@ def test_the_bound(siblings, most):
     assert least_cut(sets, P.tolist())[0] == pytest.approx(most, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(5, 20)
 def test_the_flow_that_chapter_17_draws_is_the_least_cut(seed):
     """Any sets of guesses, any p: nothing overflows, and no more than the cut's could flow."""
     generator, V = np.random.default_rng(seed), 4
@@ -319,7 +339,7 @@ def blocks_of(K, seed, V=3):
         yield float(q[range(K), guesses].prod()), list(guesses), q[:K], p
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(2, 5)
 def test_the_chance_of_a_prefix_is_how_often_it_is_kept(seed):
     """Of all blocks that begin alike, by enumeration. Their sum is what a block emits."""
     K, kept, chances, tokens, sums = 3, {}, {}, 0.0, 0.0
@@ -378,7 +398,7 @@ def test_the_last_draw_without_P_is_invisible_with_two_tokens():
     assert off(mutant(bug), 4, 3, V=2) < 1e-12 < 1e-6 < off(mutant(bug), 3, 2)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(6, 20)
 def test_on_a_chain_each_tree_rule_is_its_chain_rule(seed):
     """The same kept and the same drawn, by enumeration, for random p and q."""
     generator, K = np.random.default_rng(seed), 1 + seed % 3
