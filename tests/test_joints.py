@@ -4,6 +4,7 @@ Exact and slow is the commonest failure, and no test of the text sees it: at tem
 is the target's own whatever is guessed. So the passes are compared.
 """
 
+import functools
 import itertools
 from copy import deepcopy
 from dataclasses import replace
@@ -73,27 +74,34 @@ def draft_of(name, K, target, tokens):
     return draft, draft.target or target
 
 
-def in_each_loop(target, draft, K, prompts, n=NEW):
+def in_each_loop(target, draft, K, prompts, n, loops=("alone", "batch", "server")):
     """{loop: the generations of the prompts}: one draft serves all texts of a loop."""
     alone = tree_generate if isinstance(draft, Proposer) else speculative_generate
     how = {} if isinstance(draft, Proposer) else {"K": K}
-    server = Server(target, draft, K, **AMPLE)
-    ids = [server.submit(prompt, n, GREEDY) for prompt in prompts]
-    done = drained(server)
-    return {
-        "alone": [alone(target, draft, prompt, n, sampling=GREEDY, **how) for prompt in prompts],
-        "batch": batch_generate(target, draft, prompts, n, K, GREEDY),
-        "server": [done[id] for id in ids],
+
+    def served():
+        server = Server(target, draft, K, **AMPLE)
+        ids = [server.submit(prompt, n, GREEDY) for prompt in prompts]
+        done = drained(server)
+        return [done[id] for id in ids]
+
+    decode = {
+        "alone": lambda: [alone(target, draft, p, n, sampling=GREEDY, **how) for p in prompts],
+        "batch": lambda: batch_generate(target, draft, prompts, n, K, GREEDY),
+        "server": served,
     }
+    return {loop: decode[loop]() for loop in loops}
 
 
+@pytest.mark.two_ways
+@pytest.mark.parametrize(("texts", "n"), [(2, 40), pytest.param(3, NEW, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("name", [*DRAFTS, *BEST_PROPOSED])
-def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
+def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, texts, n, shipped):
     """Prompts whose text is one in every loop: in float32, it may part at a tie of two logits."""
     target, prompts, tokens = shipped
     K = (BEST | BEST_PROPOSED)[name]
     draft, target = draft_of(name, K, target, tokens)
-    loops = in_each_loop(target, draft, K, prompts)
+    loops = in_each_loop(target, draft, K, prompts[:texts], n)
     same = [
         made
         for made in zip(*loops.values(), strict=True)
@@ -102,7 +110,7 @@ def test_a_draft_gives_as_many_tokens_a_pass_in_every_loop(name, shipped):
     assert same, f"{name}: no text is the same in every loop"
     passes = [sum(g.prefills + len(g.rounds) for g in made) for made in zip(*same, strict=True)]
     pairs = zip(loops, passes, strict=True)
-    said = ", ".join(f"{loop} {len(same) * NEW / n:.3f}" for loop, n in pairs)
+    said = ", ".join(f"{loop} {len(same) * n / needed:.3f}" for loop, needed in pairs)
     # A server reads the current token with the last of its prompt: one round without guesses.
     assert passes[0] == passes[1] >= passes[2], f"{name}, tokens a pass: {said}"
 
@@ -143,6 +151,7 @@ def reads(model):
     return noted
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("lift", [lambda d: d, lambda d: Grown(d, (2, 1))], ids=["chain", "tree"])
 def test_a_transformer_that_serves_several_texts_reads_each_once(lift):
     """One draft for a batch: as many tokens as a draft for each, alone."""
@@ -181,6 +190,7 @@ class SilentIn(Proposer):
         return self.draft.propose(text, most, sampling, rng)
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("name", ["transformer-fused", "lookahead", "eagle3", "block-markov"])
 def test_a_preempted_request_is_no_slower_once_it_is_read_again(name, shipped):
     """What a draft remembers outlives the cache: one round without guesses, and then as before.
@@ -286,33 +296,48 @@ def a_llama():
 
 OTHERS = {way: lambda way=way: toy_states(5, 16, seed=22).remembering(way) for way in WAYS}
 OTHERS["transformers"] = a_llama
+PROMPTS = [[0, 1], [3], [2, 4, 2]]
 
 
+@functools.cache
+def other(kind):
+    """A target of Part VI, and its own greedy texts."""
+    target = OTHERS[kind]()
+    own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in PROMPTS]
+    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
+    return target, own
+
+
+@functools.cache
+def in_one_loop(name, kind, loop):
+    """Asked by the case itself, and by the others of the same draft and target."""
+    target, _ = other(kind)
+    return in_each_loop(target, LATE[name](), 3, PROMPTS, 24, [loop])[loop]
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("loop", ["alone", "batch", "server"])
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("name", LATE)
-def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind):
+def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind, loop):
     """Over restarts: the text is plain decoding's, and passes are as many alone as in a batch."""
-    target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
-    own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
-    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
-    loops = in_each_loop(target, LATE[name](), 3, prompts, 24)
-    passes = {loop: [len(g.rounds) for g in made] for loop, made in loops.items()}
-    for loop, made in loops.items():
-        assert [g.tokens for g in made] == own, loop
-    assert passes["alone"] == passes["batch"], passes
+    made, first = in_one_loop(name, kind, loop), in_one_loop(name, kind, "alone")
+    assert [g.tokens for g in made] == other(kind)[1]
+    passes, right = ([len(g.rounds) for g in texts] for texts in (made, first))
     # A server reads the current token with the last of its prompt: one round without guesses.
-    assert all(b <= a + 1 for a, b in zip(passes["alone"], passes["server"], strict=True)), passes
+    if loop == "server":
+        assert all(b <= a + 1 for a, b in zip(right, passes, strict=True)), (right, passes)
+    else:
+        assert passes == right
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("name", ["best-first", "best-first, drawn", "recycling"])
 def test_one_budget_serves_the_targets_of_part_six(name, kind):
-    target, prompts = OTHERS[kind](), [[0, 1], [3], [2, 4, 2]]
-    own = [autoregressive_generate(target, p, 24, GREEDY).tokens for p in prompts]
-    assert all(len(set(text)) > 2 for text in own), "a text of one token shows no wrong cache"
-    batch = budget_generate(target, LATE[name](), prompts, 24, GREEDY)
+    target, own = other(kind)
+    batch = budget_generate(target, LATE[name](), PROMPTS, 24, GREEDY)
     server = BudgetServer(target, LATE[name](), seed=0)
-    for prompt in prompts:
+    for prompt in PROMPTS:
         server.submit(prompt, 24, GREEDY)
     done = drained(server)
     assert [g.tokens for g in batch] == [done[b].tokens for b in range(3)] == own

@@ -1,6 +1,7 @@
 """A target with a state: one pass is the recurrence, and each way back is a fresh prefill."""
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -18,7 +19,7 @@ from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import tree_mask
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import GUESSES, check_states, tensors
+from nanogpt.proof.checks import GUESSES, check_states, exact_continuations, tensors
 from nanogpt.proof.decoders import constrained_decoder, same_decoder, server_decoder, state_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
@@ -97,6 +98,7 @@ def test_replayed_is_the_recurrence_over_all_tokens_or_those_taken():
     assert equal(replayed(S, k[:, :, :0], v[:, :, :0], log_g[..., :0]), S)
 
 
+@pytest.mark.two_ways
 @every_way
 def test_in_chunks_it_is_the_model_in_one_pass(way):
     model, idx = TOY.remembering(way), torch.randint(7, (2, 12), generator=torch.manual_seed(1))
@@ -118,6 +120,7 @@ def test_nothing_that_comes_later_changes_a_token():
 # ---- Three ways back
 
 
+@pytest.mark.two_ways
 @every_way
 @pytest.mark.parametrize("kept", range(5))
 def test_after_a_chain_the_cache_is_that_of_a_fresh_prefill(way, kept):
@@ -134,6 +137,7 @@ def test_after_a_chain_the_cache_is_that_of_a_fresh_prefill(way, kept):
     assert cache_length(new) == 7, "going back makes another cache"
 
 
+@pytest.mark.two_ways
 @every_way
 @pytest.mark.parametrize("path", [[], [0], [1], [0, 2], [1, 4], [1, 4, 5]], ids=str)
 def test_after_a_tree_the_cache_is_that_of_a_fresh_prefill_of_the_path(way, path):
@@ -194,6 +198,7 @@ def test_remembering_leaves_the_model_itself_as_it_was():
     assert TOY.remembering("states").way is WAYS["states"] and TOY.way is WAYS["inputs"]
 
 
+@pytest.mark.two_ways
 @every_way
 @pytest.mark.parametrize("more", [[2, 4], None], ids=str)
 def test_a_batch_of_uneven_texts_leaves_each_text_its_own_cache(way, more):
@@ -223,7 +228,9 @@ def test_check_states_passes_the_real_code_and_meets_every_case():
     )
 
 
-def test_a_thousand_random_rounds_leave_the_cache_of_a_fresh_prefill():
+@pytest.mark.two_ways
+@pytest.mark.parametrize("rounds", [200, pytest.param(1000, marks=pytest.mark.wide)])
+def test_random_rounds_leave_the_cache_of_a_fresh_prefill(rounds):
     generator = torch.Generator().manual_seed(0)
 
     def draw(n):
@@ -231,7 +238,7 @@ def test_a_thousand_random_rounds_leave_the_cache_of_a_fresh_prefill():
 
     model, deep = None, toy_states(7, 48, seed=1)
     text, cache, cases = [0], None, set()
-    for turn in range(1000):
+    for turn in range(rounds):
         if len(text) > 40 or cache is None:
             text, cache, model = [0], None, deep.remembering([*WAYS][turn % 3])
         unread, n, branching = text[cache_length(cache) : -1], draw(6), draw(2)
@@ -276,18 +283,29 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-@every_way
+@pytest.mark.parametrize(
+    "loop, way",
+    [  # each kind of siblings by one way, each way by one kind; the other trees are wide
+        pytest.param(
+            *(loop, way),
+            marks=pytest.mark.wide if loop.startswith("tree") and (i + j) % 3 else (),
+        )
+        for i, loop in enumerate(LOOPS)
+        for j, way in enumerate(WAYS)
+    ],
+)
 def test_by_enumeration_the_distribution_is_the_targets_own(way, loop):
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(PLAIN, **ASKED, rng=rng).tokens)
-    )
-    model = PLAIN.remembering(way)
-    found = enumerate_outcomes(lambda rng: tuple(loop(model, **ASKED, rng=rng).tokens))
-    assert total_variation(found, exact) <= 1e-12
+    model, decode = PLAIN.remembering(way), LOOPS[loop]
+    found = enumerate_outcomes(lambda rng: tuple(decode(model, **ASKED, rng=rng).tokens))
+    assert total_variation(found, exact_continuations(PLAIN, 4)) <= 1e-12
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", name="shipped")
+def fixture_shipped():
+    return shipped()
+
+
+@functools.cache
 def shipped():
     """The shipped target in float64, three prompts, its own greedy texts, tokens to count."""
     target, (_, tokenizer) = state.load().double(), checkpoint.load()
@@ -309,30 +327,38 @@ def test_it_is_shipped_small_and_trained(shipped):
 TREE_NAMES = ["tree", "jacobi", "lookahead"]  # those of PROPOSERS that read tokens only
 
 
-@pytest.mark.parametrize("name", [*DRAFTS, *TREE_NAMES])
-def test_every_draft_that_reads_tokens_guesses_for_it_in_every_loop(shipped, name):
-    target, prompts, own, tokens = shipped
-    n, own = 20, [text[:20] for text in own]
+@functools.cache
+def counted(name):
+    """A draft that reads tokens and nothing of the target: one for all ways and loops."""
+    return DRAFTS[name](shipped()[3], 65)
+
+
+@functools.cache
+def made_by(name, way, loop):
+    """The greedy texts by this draft: asked by the case itself, and by others of the same draft."""
+    target, prompts, *_ = shipped()
+    model, n, each = target.remembering(way), 20, {"samplings": Sampling(0)}
     K = BEST_PROPOSED[name] if name in PROPOSERS else BEST[name]
-    passes = {}
-    for way in WAYS:
-        model = target.remembering(way)
-        if name in DRAFTS:
-            draft, loop = DRAFTS[name](tokens, 65), speculative_generate
-            alone = [loop(model, draft, p, n, K, **GREEDY) for p in prompts]
-        else:
-            draft = proposer(name, model, ngram.load(), K)
-            alone = [tree_generate(model, draft, p, n, **GREEDY) for p in prompts]
-        each = {"samplings": Sampling(0)}
-        made = {
-            "alone": alone,
-            "batch": batch_generate(model, draft, prompts, n, K, **each),
-            "server": server_decoder()(model, draft, prompts, n, K, **each),
-        }
-        assert all([g.tokens for g in texts] == own for texts in made.values())
-        passes[way] = {k: [g.tokens_per_pass for g in texts] for k, texts in made.items()}
-        assert passes[way]["batch"] == passes[way]["alone"], "as many guesses are kept in a batch"
-    assert passes["states"] == passes["snapshot"] == passes["inputs"], "only memory differs"
+    draft = counted(name) if name in DRAFTS else proposer(name, model, ngram.load(), K)
+    if loop == "batch":
+        return batch_generate(model, draft, prompts, n, K, **each)
+    if loop == "server":
+        return server_decoder()(model, draft, prompts, n, K, **each)
+    if name in DRAFTS:
+        return [speculative_generate(model, draft, p, n, K, **GREEDY) for p in prompts]
+    return [tree_generate(model, draft, p, n, **GREEDY) for p in prompts]
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("loop", ["alone", "batch", "server"])
+@every_way
+@pytest.mark.parametrize("name", [*DRAFTS, *TREE_NAMES])
+def test_every_draft_that_reads_tokens_guesses_for_it_in_every_loop(shipped, name, way, loop):
+    """Whatever is remembered, as many guesses are kept, and in a batch as many as alone."""
+    made = made_by(name, way, loop)
+    assert [g.tokens for g in made] == [text[:20] for text in shipped[2]]
+    first = made_by(name, "states", "server" if loop == "server" else "alone")
+    assert [g.tokens_per_pass for g in made] == [g.tokens_per_pass for g in first]
 
 
 @every_way
@@ -350,6 +376,7 @@ def test_a_server_that_throws_texts_out_reads_their_states_anew(shipped, way):
     assert thrown_out
 
 
+@pytest.mark.two_ways
 @every_way
 def test_texts_of_any_length_stand_side_by_side_and_write_what_they_write_alone(way):
     model, prompts = TOY.remembering(way), [[0, 1, 2], [3], [4, 5, 6, 0, 1, 2, 3, 4, 5], [1, 1]]
@@ -364,12 +391,17 @@ def test_texts_of_any_length_stand_side_by_side_and_write_what_they_write_alone(
     assert [m.tokens_per_pass for m in made] == [a.tokens_per_pass for a in alone]
 
 
+@functools.cache
+def by_plain_decoding():
+    return same_decoder()(TOY, None, [0, 1], 120, rng=SameDice(5, 2)).tokens
+
+
 @every_way
 def test_by_the_same_dice_it_is_plain_decodings_text(way):
     model, decode = TOY.remembering(way), same_decoder()
     for draft in (random_draft(7), Grown(random_draft(7), [2, 1], "fixed")):
-        plain = decode(TOY, None, [0, 1], 300, rng=SameDice(5, 2))
-        assert decode(model, draft, [0, 1], 300, rng=SameDice(5, 2)).tokens == plain.tokens
+        made = decode(model, draft, [0, 1], 120, rng=SameDice(5, 2))
+        assert made.tokens == by_plain_decoding()
 
 
 @every_way
@@ -472,6 +504,7 @@ def test_states_grow_with_the_guesses_inputs_slowly_and_a_snapshot_not_at_all():
 NAMED = [bug for bug in BUGS if bug.decoder == "state"]
 
 
+@pytest.mark.wide  # the next test runs the check on one that is edited where nothing is seen
 def test_an_unedited_mutant_is_correct():
     check_states(mutant(dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder="state")))
 
