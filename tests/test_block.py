@@ -50,6 +50,7 @@ def texts_of(target, draft, prompt, n, sampling=Sampling()):
     return enumerate_outcomes(made), own
 
 
+@pytest.mark.pairs
 @markov
 @kinds
 @samplings
@@ -106,7 +107,9 @@ def prompts(target, many):
     return [torch.randint(V, (1 + i % 9,), generator=generator).tolist() for i in range(many)]
 
 
-@pytest.mark.parametrize("many", [9, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many", [3, pytest.param(9, marks=pytest.mark.wide), pytest.param(500, marks=pytest.mark.slow)]
+)
 @markov
 @kinds
 def test_greedy_text_is_equal_over_restarts(kind, markov, many):
@@ -139,6 +142,7 @@ def test_q_is_what_each_token_was_drawn_from(sampling, markov):
         before = token
 
 
+@pytest.mark.two_ways
 @kinds
 def test_what_is_kept_of_a_text_equals_what_is_computed_afresh(kind):
     target = make_model()
@@ -184,6 +188,7 @@ def test_features_of_before_a_restart_are_seen_in_the_guesses_only():
     assert total_variation(got, own) < 1e-12
 
 
+@pytest.mark.two_ways
 def test_guesses_in_the_middle_of_a_text_are_those_of_the_draft():
     """What is trained is what decodes: fewer than `reach` features behind, just enough, more."""
     target = make_model()

@@ -120,6 +120,7 @@ def test_a_token_sees_the_sink_and_the_window(P, sink, window, seen):
     assert mask[0].nonzero().flatten().tolist() == seen
 
 
+@pytest.mark.pairs
 @both
 @cheap
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=2)], ids=str)
@@ -144,20 +145,21 @@ def test_it_is_lossless_where_the_context_restarts(form):
     assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
 
 
+@pytest.mark.pairs
 @both
 @cheap
-def test_greedy_decoding_is_equal_over_restarts(form, how):
-    for seed in range(2):
-        model = toy(vocab_size=7, seed=seed)
-        target = TARGETS[form](model)
-        right = autoregressive_generate(target, [0, 1, 2], 24, Sampling(0)).tokens
-        for K in (1, 5):
-            draft = copy_of(model, form, K=K, **how)
-            made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0))
-            assert made.tokens == right
-            assert max(len(r.candidates) for r in made.rounds) <= K
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("K", [1, 5])
+def test_greedy_decoding_is_equal_over_restarts(form, how, seed, K):
+    model = toy(vocab_size=7, seed=seed)
+    target, draft = TARGETS[form](model), copy_of(model, form, K=K, **how)
+    right = autoregressive_generate(target, [0, 1, 2], 24, Sampling(0)).tokens
+    made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0))
+    assert made.tokens == right
+    assert max(len(r.candidates) for r in made.rounds) <= K
 
 
+@pytest.mark.pairs
 @both
 @pytest.mark.parametrize("how", [{}, {"window": 16}, {"window": 3, "sink": 13}], ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -169,22 +171,24 @@ def test_a_copy_that_lacks_nothing_is_always_accepted(form, how, temperature):
     assert made.alpha == 1
 
 
+@pytest.mark.pairs
 @both
 @cheap
-def test_accepted_as_often_as_the_overlap_says(form, how):
+@pytest.mark.parametrize("seed", range(3))
+def test_accepted_as_often_as_the_overlap_says(form, how, seed):
     model = toy(vocab_size=5, window=32)
     target, draft = TARGETS[form](model), copy_of(model, form, K=3, **how)
     accepted = expected = variance = 0.0
-    for seed in range(3):
-        made = tree_generate(target, draft, [0, 1], 60, rng=RandomSource(seed))
-        for r in made.rounds:
-            for p, q in zip(r.target_probs, r.draft_probs[: r.n_examined], strict=False):
-                alpha = float(torch.minimum(p, q).sum())
-                expected, variance = expected + alpha, variance + alpha * (1 - alpha)
-            accepted += r.n_accepted
+    made = tree_generate(target, draft, [0, 1], 60, rng=RandomSource(seed))
+    for r in made.rounds:
+        for p, q in zip(r.target_probs, r.draft_probs[: r.n_examined], strict=False):
+            alpha = float(torch.minimum(p, q).sum())
+            expected, variance = expected + alpha, variance + alpha * (1 - alpha)
+        accepted += r.n_accepted
     assert abs(accepted - expected) <= 4 * abs(variance) ** 0.5 + 1e-9
 
 
+@pytest.mark.two_ways
 @both
 @cheap
 def test_q_is_that_of_one_pass_after_the_targets_entries(form, how):
@@ -258,6 +262,7 @@ def test_entries_that_are_kept_change_the_text():
         assert (off > 1e-4) is wrong, off
 
 
+@pytest.mark.two_ways
 @both
 def test_rows_of_a_batch_are_what_they_are_alone(form):
     model = toy(vocab_size=4, window=16)
@@ -271,6 +276,7 @@ def test_rows_of_a_batch_are_what_they_are_alone(form):
         assert made[seed].tokens == alone.tokens
 
 
+@pytest.mark.two_ways
 def test_on_a_paged_cache_and_in_a_server_the_text_is_the_same():
     model = toy(vocab_size=4, window=16)
     pool = BlockPool(model.config, 60, 3, like=model.lm_head.weight)

@@ -33,12 +33,16 @@ def toy(form="per-head", layers=3, vocab_size=3, window=8, seed=1):
     return TARGETS[form](model), head.requires_grad_(False)
 
 
-@both
-@pytest.mark.parametrize(
-    ("K", "depth", "sampling"),
-    [(1, 1, Sampling()), (2, 1, Sampling()), (2, 2, Sampling(0.5)), (2, 3, Sampling(top_k=2))],
-    ids=str,
+samplings = pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=str
 )
+
+
+@pytest.mark.pairs
+@both
+@pytest.mark.parametrize("K", [1, 2])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@samplings
 def test_the_output_is_the_targets_own(form, K, depth, sampling):
     target, head = toy(form)
     draft, n = itself.EarlyExitDraft(target, depth, head, K), 3
@@ -60,18 +64,21 @@ def test_it_is_lossless_where_the_context_restarts(form):
     assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
 
 
+@pytest.mark.pairs
 @both
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_greedy_decoding_is_equal_over_restarts(form, depth):
-    for seed in range(3):
-        target, head = toy(form, vocab_size=7, seed=seed)
-        for K in (1, 5):
-            draft = itself.EarlyExitDraft(target, depth, head, K)
-            made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0))
-            assert made.tokens == autoregressive_generate(target, [0, 1, 2], 24, Sampling(0)).tokens
-            assert max(len(r.candidates) for r in made.rounds) <= K
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("K", [1, 5])
+def test_greedy_decoding_is_equal_over_restarts(form, depth, seed, K):
+    target, head = toy(form, vocab_size=7, seed=seed)
+    draft = itself.EarlyExitDraft(target, depth, head, K)
+    made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0))
+    assert made.tokens == autoregressive_generate(target, [0, 1, 2], 24, Sampling(0)).tokens
+    assert max(len(r.candidates) for r in made.rounds) <= K
 
 
+@pytest.mark.two_ways
+@pytest.mark.pairs
 @both
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("prompt", [[0], [0, 1, 2]])
@@ -94,6 +101,7 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
         assert torch.allclose(t, right, rtol=0, atol=1e-9)
 
 
+@pytest.mark.two_ways
 @both
 def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
     target, head = toy(form, vocab_size=4, window=32)
@@ -113,6 +121,7 @@ def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
     assert len(accepted) > 2  # all lengths, or nearly
 
 
+@pytest.mark.two_ways
 @both
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)], ids=str
@@ -180,12 +189,11 @@ def with_adapter(model, adapter, seed=2):
     return head.requires_grad_(False)
 
 
+@pytest.mark.pairs
 @both
-@pytest.mark.parametrize(
-    ("K", "depth", "sampling"),
-    [(1, 1, Sampling()), (2, 2, Sampling()), (2, 1, Sampling(0.5)), (2, 2, Sampling(top_k=2))],
-    ids=str,
-)
+@pytest.mark.parametrize("K", [1, 2])
+@pytest.mark.parametrize("depth", [1, 2])
+@samplings
 def test_with_a_block_of_its_own_the_output_is_the_targets_too(form, K, depth, sampling):
     target, _ = toy(form)
     draft, n = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K), 3
@@ -197,6 +205,7 @@ def test_with_a_block_of_its_own_the_output_is_the_targets_too(form, K, depth, s
     assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
 
 
+@pytest.mark.two_ways
 @both
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5)], ids=str)
@@ -267,6 +276,7 @@ def test_a_hidden_layer_looks_at_one_position_and_a_block_at_those_before_it(ada
     assert changed.tolist() == [False, False, True, after, after]
 
 
+@pytest.mark.two_ways
 def test_an_own_block_reads_in_pieces_as_it_reads_at_once():
     block = with_adapter(toy()[0], "block")[0]
     x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()

@@ -286,6 +286,7 @@ def stands_by_hand(coins, wavers, possible, window):
 SURE_A = [0.98, 0.02, 0.0]  # H = .098
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("window", [1, 2, 3])
 @pytest.mark.parametrize("tokens", [(2, 0, 0), (0, 0, 2), (2, 2, 0), (2, 2, 2, 2), (1, 2, 0, 1)])
 @pytest.mark.parametrize("odd", [None, 0, 1, -1])

@@ -119,6 +119,7 @@ def test_training_finds_the_token_that_lm_head_does_not_know():
     assert (guesses == tokens[:, 2:]).float().mean() > 0.99
 
 
+@pytest.mark.pairs
 @shapes
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize(
@@ -151,6 +152,7 @@ def test_a_text_that_starts_with_one_token_is_the_targets_own(shape):
     assert total_variation(own, got) < 1e-12
 
 
+@pytest.mark.two_ways
 @shapes
 @pytest.mark.parametrize("kind", TARGETS)
 def test_greedy_text_is_equal_over_restarts(kind, shape):
