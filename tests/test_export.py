@@ -53,6 +53,7 @@ def weights_of(model, wide):
     return export.widened(weights, model.config.n_head) if wide else weights
 
 
+@pytest.mark.two_ways
 @forms
 @pytest.mark.parametrize(
     "file", [checkpoint.TARGET, transformer.DISTILLED], ids=["target", "draft"]
@@ -66,6 +67,7 @@ def test_the_weights_are_the_same_function_in_gpt2s_layout(file, wide):
         assert (theirs - model(idx)[0]).abs().max() < 1e-9
 
 
+@pytest.mark.two_ways
 @forms
 def test_the_weights_of_another_shape_are_too(wide):
     model = toy_target(7, 16).double()
@@ -274,6 +276,7 @@ def test_their_tokenizer_gives_every_character_back(loaded):
         assert ids == tokenizer.encode(text) and theirs.decode(ids) == text
 
 
+@pytest.mark.two_ways
 def test_their_logits_are_ours(loaded):
     """As stored, in float32; and in float64, where √2 is not rounded to float32 on its way."""
     theirs, ours = loaded[0], checkpoint.load()[0]
@@ -285,6 +288,7 @@ def test_their_logits_are_ours(loaded):
         assert (doubled(idx).logits - ours(idx)[0]).abs().max() <= 1e-9
 
 
+@pytest.mark.two_ways
 def test_with_nothing_but_its_defaults_generate_samples_as_we_do(loaded):
     """As many tokens as asked for, newlines among them; no token cut off, none made likelier."""
     import transformers
@@ -307,6 +311,7 @@ def test_with_nothing_but_its_defaults_generate_samples_as_we_do(loaded):
     assert (tokens[0, 3:] != logits[0].argmax(-1)).any(), "they are drawn"
 
 
+@pytest.mark.two_ways
 def test_their_greedy_texts_are_ours(loaded):
     """8 prompts of 100 tokens; of the wide form, 4. With a draft, fewer passes."""
     target, draft, _, wide = loaded

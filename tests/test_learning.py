@@ -130,6 +130,7 @@ def test_a_lesson_lowers_the_nets_loss_on_its_rows_and_reads_no_more_than_the_wi
     assert loss() < 0.5 * before and student.lessons == 5
 
 
+@pytest.mark.two_ways
 def test_a_step_is_adams_in_the_window_that_the_draft_reads():
     student, p = net(), torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64)
     for tokens in ([0, 1, 2, 1], [0, 1, 2, 1, 0, 2, 2, 1, 0], [0, 1, 2, 1, 0, 2, 2, 1, 0, 1]):
@@ -162,6 +163,7 @@ def test_a_reader_drops_what_other_weights_made():
     assert torch.allclose(reader.get_probs([0, 1, 2, 0, 1]), new, rtol=0, atol=1e-9)
 
 
+@pytest.mark.two_ways
 def test_the_rows_of_a_round_are_those_that_its_tokens_were_judged_by():
     target = toy_target(7, 16)
     tree = Grown(random_draft(7), (2, 2, 1))
@@ -372,6 +374,7 @@ def test_a_draft_with_nothing_on_the_kept_letters_guesses_evenly_and_others_are_
             CommonDraft(base, kept)
 
 
+@pytest.mark.two_ways
 def test_a_cut_net_serves_many_texts():
     target, draft = (
         toy_target(3, 8),
@@ -431,15 +434,18 @@ def test_the_recorded_start_of_the_curves_is_what_a_run_gives(moved):
     assert abs(alpha - sum(runs["table, frozen"]["served"][0]) / 12) < 0.1
 
 
+@pytest.mark.parametrize("rounds", [160, pytest.param(640, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("after", [False, True], ids=["old", "moved"])
-def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place(moved, after):
+def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place(
+    moved, after, rounds
+):
     """By a net that overlaps the one target, where a third guess counts, and hardly the other."""
     target = moved[0] if after else FusedLanguageModel(checkpoint.load()[0])
     net = transformer.load().model
     texts, probs = chapter_34.sampled(target, 64, 64, seed=3)
     _, expected = chapter_34.kept(net, texts, probs)
     emitted, rng = [], RandomSource(0)
-    for i in range(640):
+    for i in range(rounds):
         text = Text(target, texts[i % 64, : 1 + 13 * i % 62].tolist(), 4)
         done = next(tree_rounds(text, Chain(TransformerDraft(net), 3), rng=rng))
         emitted.append(len(done.emitted))

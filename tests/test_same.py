@@ -235,6 +235,7 @@ def assert_one_text(own, made, prompt, seed):
         assert best[1] - best[0] < 1e-4, f"they part at token {at}, which is no tie: {best}"
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("name", [*DRAFTS, *BEST_PROPOSED])
 def test_every_shipped_draft_gives_the_text_of_plain_decoding(name, shipped):
     target, prompts, tokens = shipped
@@ -256,6 +257,7 @@ def test_every_shipped_draft_gives_the_text_of_plain_decoding(name, shipped):
         assert made.target_passes <= own.target_passes
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_row_of_a_batch_is_the_plain_text_of_its_own_dice(form):
     target, table = form(toy_target(7, 8, seed=7)), random_draft(7)

@@ -117,6 +117,7 @@ def test_over_a_restart_with_a_model_as_draft_it_is_lossless(kind):
     assert total_variation(got, exact) <= 1e-12
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("kind", KINDS)
 def test_by_the_same_dice_chains_and_trees_write_the_text_of_plain_decoding(kind):
     target, draft = tiny(kind), random_draft(3)
@@ -136,6 +137,7 @@ def test_by_the_same_dice_chains_and_trees_write_the_text_of_plain_decoding(kind
 # --- passes and caches
 
 
+@pytest.mark.two_ways
 @pytest.mark.parametrize("kind", KINDS)
 def test_passes_agree_with_and_without_cache_after_trims_in_trees_and_in_batches(kind):
     more = {"n_positions": 64} if kind == "GPT2" else {"max_position_embeddings": 64}
@@ -221,6 +223,7 @@ def test_the_probe_refuses_a_model_that_does_not_heed_a_trees_mask_or_positions(
 # --- the joints
 
 
+@pytest.mark.two_ways
 def test_batches_servers_and_constraints_take_one():
     target, draft = tiny("Llama", 16, vocab_size=5), random_draft(5)
     prompts, lengths = [[0, 1], [3, 2, 1, 4], [2]], [20, 7, 12]
@@ -329,6 +332,7 @@ def test_tokenizers_are_compared_by_what_they_read(folder):
 # --- our own pair, loaded by the same code
 
 
+@pytest.mark.two_ways
 def test_our_exported_pair_is_our_pair(folder):
     target, reader, draft = causal.load_pair(folder / "target", folder / "draft", "float64")
     shipped, tokenizer = checkpoint.load()
