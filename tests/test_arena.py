@@ -1014,3 +1014,12 @@ def test_a_functions_defaults_are_looked_at_too(monkeypatch):
     assert changed(before) is None
     monkeypatch.setattr(speculative_generate, "__defaults__", (5, *values[1:]))
     assert changed(before).endswith("speculative_generate.__defaults__")
+
+
+def test_the_minutes_that_are_told_are_those_of_all_pairs(monkeypatch, capsys):
+    """A warm-up of 40 tokens takes 30 s: 80 tokens of 2 rows on 3 prompts, 6 minutes."""
+    monkeypatch.setattr(arenas, "clock", lambda do: (30.0, None))
+    monkeypatch.setattr(arenas, "ready", lambda *_: {})
+    monkeypatch.setattr(arenas.bench, "measure", lambda **how: 7)
+    assert arenas.run([None] * 2, None, {}, [[0]] * 3, 80) == [[7] * 3] * 2
+    assert "2 rows, about 6.0 minutes" in capsys.readouterr().err

@@ -313,3 +313,14 @@ def test_a_file_of_a_drafter_comes_back(tmp_path):
         parallel.load_block(tmp_path / "nothing")
     with pytest.raises(ValueError, match="py block"):
         parallel.load_block(parallel.MEDUSA)
+
+
+def test_what_is_kept_of_a_text_is_never_more_than_was_read_of_it(tiny):
+    """A text that lost its cache is read anew: until then, nothing was seen of its end."""
+    drafter = BlockDrafter(TINY, (1,), K=2, reach=4).double()
+    draft, text = BlockDraft(tiny, drafter), read_text(tiny, [1, 2, 3, 4, 5, 6], 5, (1,))
+    whole = text.hidden
+    for n in (5, 3, 4, 1):
+        text.hidden = whole[:n]
+        right = drafter.project(text.hidden)[-4:]
+        torch.testing.assert_close(draft.seen(text), right, rtol=0, atol=1e-9)

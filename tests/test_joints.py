@@ -516,3 +516,20 @@ def test_an_end_repeats_if_it_stands_anywhere_before_from_the_first_token_to_the
                 starts = range(n - least)  # a match may overlap the end, and begin the text
                 again = any(context[i:][:least] == context[-least:] for i in starts)
                 assert repeats(context, least) == (again and n > least), context
+
+
+def test_recycling_knows_of_each_token_what_the_newest_pass_that_read_it_said():
+    """Of guesses that were rejected as well; and where a round begins, all before it counts."""
+    target, draft, newest, kept = toy_target(7, 16), Recycling(7, nodes=5, k=3), {}, set()
+    text = Text(target, [1, 2, 3], 30)
+    rounds, current = tree_rounds(text, draft, rng=RandomSource(2)), 3
+    for done in rounds:
+        read = [current, *done.candidates]
+        newest |= dict(zip(read, done.target_probs, strict=True))
+        kept.add(done.n_accepted)
+        known, current = draft.learn(text), text.tokens[-1]
+        assert known.keys() == newest.keys()
+        for token, p in newest.items():
+            few = p.topk(3)
+            assert torch.equal(known[token], torch.zeros_like(p).scatter(0, *few[::-1]))
+    assert kept >= {0, 1}, "rounds of more than one length"

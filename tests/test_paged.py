@@ -586,3 +586,13 @@ def test_a_shared_block_that_was_cut_in_the_middle_gets_a_name_of_its_own():
         assert same(pool.found(tokens), plain, tokens)
     assert pool.found([*alike[:4], *other[4:]]).length == 4
     pool.check([first, second])
+
+
+def test_a_cache_whose_last_entry_alone_was_written_anew_is_stale():
+    """The shortest way back, and the least that is lost: one token."""
+    target = on_pool(toy_target(7, 16), 8, 2)
+    for length in (3, 4):  # within a block, and where it gives one back
+        whole = prefill(target, [1, 2, 3, 4][:length])
+        target(torch.tensor([[5]]), past_kvs=whole.kept(length - 1))
+        with pytest.raises(ValueError, match="overwritten or given back"):
+            target(torch.tensor([[5]]), past_kvs=whole)
