@@ -94,12 +94,13 @@ class Completions:
             raise ValueError("this server does not stream; leave stream out")
         stop = body.get("stop") or []
         regex = (body.get("structured_outputs") or {}).get("regex")
+        repetition = body.get("repetition_penalty")
         rules = Constraints(
-            Grammar(regex, self.chars) if regex else None,
+            None if regex is None else Grammar(regex, self.chars),
             {int(token): by for token, by in (body.get("logit_bias") or {}).items()},
             body.get("presence_penalty") or 0.0,
             body.get("frequency_penalty") or 0.0,
-            body.get("repetition_penalty") or 1.0,
+            1.0 if repetition is None else repetition,  # 0 is refused, and no default
             body.get("min_p") or 0.0,
             [self.tokenizer.encode(x) for x in ([stop] if isinstance(stop, str) else stop)],
         )
@@ -158,7 +159,7 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             try:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 self.send(200, completions.answer(body))
-            except (ValueError, TypeError, KeyError, IndexError) as error:
+            except (ValueError, TypeError, LookupError, RuntimeError) as error:
                 self.send(400, {"error": {"message": str(error)}})
 
         def send(self, code: int, answer: dict[str, Any]):
