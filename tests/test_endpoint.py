@@ -7,6 +7,8 @@ import json
 import math
 import re
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 import torch
@@ -416,3 +418,28 @@ def test_two_requests_at_once_are_answered_one_after_the_other():
     for thread in threads:
         thread.join()
     assert came == ["alone", "alone"]
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"repetition_penalty": 0}, "repetition is 0; it must be above 0"),
+        ({"structured_outputs": {"regex": ""}}, "matches the empty text alone"),
+        ({"logprobs": -1}, ""),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": "", "echo": True}, ""),
+    ],
+)
+def test_what_is_0_negative_or_empty_is_no_default_and_every_request_has_its_answer(
+    served, fields, said
+):
+    body = json.dumps({"prompt": "O, ", "max_tokens": 2, **fields}).encode()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(served(draft="none") + "/completions", body, timeout=60)
+    assert refused.value.code == 400
+    assert said in json.loads(refused.value.read())["error"]["message"]
+
+
+def test_what_is_null_is_the_default():
+    null = dict.fromkeys(("repetition_penalty", "structured_outputs", "min_p", "stop", "top_k"))
+    assert answered(null, draft="none") == answered({}, draft="none")
