@@ -166,22 +166,25 @@ def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=4
     return torch.tensor(costs).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
 
 
-def list_of_ours(target, ours: Mapping[str, tuple], starts, fewer) -> dict[str, float]:
-    """{name: times plain} of {name: (draft, T, rule, K)}, and the list of them, printed.
+def list_of_ours(
+    target, ours: Mapping[str, tuple], starts, fewer, length: int
+) -> tuple[dict, dict]:
+    """{name: times plain} and {name: tokens a pass} of {name: (draft, T, rule, K)}, as printed.
 
-    Tokens a pass are those of texts from `starts`; costs of a round, of pairs from the `fewer`.
+    Tokens a pass are those of texts of this length from `starts`; costs of a round, of pairs from
+    the `fewer`.
     """
-    speeds = {}
+    speeds, brought = {}, {}
     print(f"{'':22} T   tokens a pass   times plain")
     for name, (draft, T, rule, K) in ours.items():
-        tokens, off = tokens_a_pass(target, draft, starts, T, K, rule)
+        tokens, off = tokens_a_pass(target, draft, starts, T, K, rule, length)
         low, middle, high = cost_of_round(target, draft, fewer, T, K, rule)
-        speeds[name] = tokens / middle
+        speeds[name], brought[name] = tokens / middle, tokens
         print(
             f"{name:22} {T}   {tokens:5.2f} ± {off:.2f}    {tokens / middle:.2f}"
             f" ({(tokens - off) / high:.2f} to {(tokens + off) / low:.2f})"
         )
-    return speeds
+    return speeds, brought
 
 
 def average_tokens(tree: Tree, p: torch.Tensor) -> float:
