@@ -1,4 +1,8 @@
-"""`nanogpt course`: what stands in a reader's notebooks, what it is worth, and no trace of it."""
+"""`nanogpt course`: what stands in a reader's notebooks, what it is worth, and no trace of it.
+
+An answer is tried in this process where nothing of a process of its own is tested: that takes a
+hundredth of a second instead of half of one.
+"""
 
 import json
 import os
@@ -37,12 +41,13 @@ every_chapter = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 
 @every_chapter
 def test_every_exercise_of_a_chapter_is_found_and_its_stub_is_untouched(path):
-    found = read(path).exercises
+    chapter = read(path)
+    found = chapter.exercises
     own = [turn(path)] if turn(path) else []
     assert [one.check for one in found] == [check for _, check, *_ in own + solutions(path)]
     numbers = [f"Exercise {n + 1}" for n in range(len(solutions(path)))]
     assert [one.label for one in found] == ["Your turn"] * len(own) + numbers
-    assert all(at_sight(read(path), one) == Verdict(OPEN) for one in found)
+    assert all(at_sight(chapter, one) == Verdict(OPEN) for one in found)
 
 
 @every_chapter
@@ -79,6 +84,29 @@ def with_answer(path, number, code, folder):
     return chapter, chapter.exercises[number]
 
 
+def here(answer):
+    """The verdict on an answer, tried in this process."""
+    main, asked = sys.modules["__main__"], sys.stdin
+    try:
+        with open(os.devnull) as sys.stdin:
+            return judged.tried(*answer)
+    finally:
+        sys.modules["__main__"], sys.stdin = main, asked
+
+
+def all_here(answers, seconds):
+    """What `judged.judged` yields, without its processes."""
+    for answer in answers:
+        yield answer, here(answer)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """`nanogpt course` tries answers in this process, and sees no other course than the given."""
+    monkeypatch.setattr(course, "judged", all_here)
+    monkeypatch.setattr(course, "PROJECT", ROOT / "tests")
+
+
 def verdicts(given, folder, seconds=300):
     """The verdicts on answers (path, number, code), in their order."""
     made = [with_answer(*one, folder / str(i)) for i, one in enumerate(given)]
@@ -87,12 +115,16 @@ def verdicts(given, folder, seconds=300):
 
 
 def test_real_judges_pass_right_answers_and_refuse_wrong_ones_with_their_sentence(tmp_path):
+    """One each in a process of its own, as the reader's are."""
     tried, why = [], []
     for path in (NOTEBOOKS[3], NOTEBOOKS[9], NOTEBOOKS[28]):
         right, wrong = answers(path)
         tried += [(path, 0, right[0][0]), (path, 0, wrong[0][0][0])]
         why += [None, wrong[0][0][1]]
-    for verdict, sentence in zip(verdicts(tried, tmp_path), why, strict=True):
+    found = verdicts(tried[:1] + tried[-1:], tmp_path)
+    made = [with_answer(*one, tmp_path / f"here {i}") for i, one in enumerate(tried[1:-1])]
+    found[1:1] = map(here, made)
+    for verdict, sentence in zip(found, why, strict=True):
         assert verdict.state == (REFUSED if sentence else PASSED), verdict
         assert (sentence or "") in verdict.said
 
@@ -156,11 +188,13 @@ def write(folder, *answer, name="05_toy.ipynb", before=(), check=CHECK, after=()
     return read(folder / name)
 
 
-def verdict(chapter, seconds=60):
-    """On the chapter's first exercise."""
+def verdict(chapter, seconds=None):
+    """On the chapter's first exercise; with seconds, in a process of its own."""
     answer = chapter, chapter.exercises[0]
     if seen := at_sight(*answer):
         return seen
+    if seconds is None:
+        return here(answer)
     [(_, found)] = judged.judged([answer], seconds)
     return found
 
@@ -205,11 +239,14 @@ STATES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cells, state, said", STATES.values(), ids=STATES)
-def test_an_answer_is_what_the_notebook_would_make_of_it_from_top_to_bottom(
-    cells, state, said, tmp_path
-):
-    assert verdict(write(tmp_path, *cells)) == Verdict(state, said)
+OF_A_PROCESS = {"right", "wrong", "half", "it ends Python", "it leaves", "it asks", "it prints"}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_an_answer_is_what_the_notebook_would_make_of_it_from_top_to_bottom(name, tmp_path):
+    cells, state, said = STATES[name]
+    chapter = write(tmp_path, *cells)
+    assert verdict(chapter, 60 if name in OF_A_PROCESS else None) == Verdict(state, said)
 
 
 def test_of_two_names_an_answer_to_one_is_judged(tmp_path):
@@ -245,6 +282,16 @@ def test_a_class_is_untouched_while_its_methods_are_stubs(cells, tmp_path):
     assert verdict(write(tmp_path, *cells, check=CHECK_CLASS)) == Verdict(PASSED)
 
 
+ENDLESS = "no end after 1 s of computing: an endless loop? `--seconds 5` waits longer"
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """On a machine however busy, the time of an answer ends before its parent's patience."""
+    monkeypatch.setattr(judged, "PATIENCE", 60)
+
+
+@pytest.mark.usefixtures("patient")
 def test_an_endless_loop_ends_with_all_that_it_started(tmp_path):
     loop = f"""import subprocess, sys
 def my_twice(x):
@@ -252,11 +299,59 @@ def my_twice(x):
     open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
     while True:
         print("more", x)"""
-    found = verdict(write(tmp_path, loop), seconds=3)
-    said = "no end within 3 s: an endless loop? `--seconds 15` waits longer"
-    assert found == Verdict(UNKNOWN, said)
+    assert verdict(write(tmp_path, loop), seconds=1) == Verdict(UNKNOWN, ENDLESS)
     if os.name == "posix":
         assert ended(int((tmp_path / "pid").read_text()))
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+@posix
+@pytest.mark.usefixtures("patient")
+def test_an_endless_loop_that_lets_no_other_thread_run_ends_as_well(tmp_path):
+    loop = "import itertools\n\n\ndef my_twice(x):\n    return sum(itertools.repeat(0))"
+    assert verdict(write(tmp_path, loop), seconds=1) == Verdict(UNKNOWN, ENDLESS)
+
+
+@posix
+@pytest.mark.usefixtures("patient")
+def test_a_right_answer_is_no_endless_loop_however_busy_the_machine_is(tmp_path):
+    """It takes longer than its time, as nothing of the processor is left to it for a while."""
+    wake = "import os, sys, time; time.sleep(2.2); os.kill(int(sys.argv[1]), 18)"
+    answer = f"""import os, signal, subprocess, sys
+def my_twice(x):
+    child = [sys.executable, "-c", {wake!r}.replace("18", str(int(signal.SIGCONT)))]
+    subprocess.Popen([*child, str(os.getpid())])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return 2 * x"""
+    assert verdict(write(tmp_path, answer), seconds=2) == Verdict(PASSED)
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_answer_that_computes_now_and_then_is_no_endless_loop(tmp_path):
+    """It gets a tenth of the processor, and takes as long as that makes it."""
+    answer = """import time
+def my_twice(x):
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        until = time.process_time() + 0.01
+        while time.process_time() < until: pass
+    return 2 * x"""
+    assert verdict(write(tmp_path, answer), seconds=1) == Verdict(PASSED)
+
+
+@pytest.mark.parametrize("wait, patience", [("time.sleep(600)", 60), ("time.sleep(.005)", 1)])
+def test_what_waits_for_ever_is_given_up_and_not_called_endless(
+    wait, patience, tmp_path, monkeypatch
+):
+    """What computes nothing, in its time; what computes a little all the time, later."""
+    monkeypatch.setattr(judged, "PATIENCE", patience)
+    answer = f"import time\n\n\ndef my_twice(x):\n    while True:\n        {wait}"
+    found = verdict(write(tmp_path, answer), seconds=1)
+    why = "it hardly computed: it waits for something, or the machine is busy"
+    assert found == Verdict(UNKNOWN, f"no end in 1 s, and {why}; `--seconds 5` waits longer")
 
 
 def ended(pid):
@@ -431,6 +526,7 @@ def spoiled(folder):
     (folder / "05_toy-Copy1.ipynb").write_text("another 05")
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_broken_notebook_has_its_line_and_the_others_go_on(tmp_path, capsys):
     spoiled(tmp_path)
     lines = said(["--notebooks", tmp_path], capsys)
@@ -484,6 +580,7 @@ def test_chapters_that_the_copy_lacks_are_named(tmp_path, monkeypatch, capsys):
     assert f"In the course, not in your chapter 05: {TURN}." in said(["--notebooks", mine], capsys)
 
 
+@pytest.mark.usefixtures("at_once")
 def test_what_is_next(tmp_path, capsys):
     """A chapter to read, a turn, an answer that is wrong; then what is left."""
     opening = {"cells": [text(OPENING.replace("05", "04")), code("my_guess = None  # such as 1")]}
@@ -513,6 +610,7 @@ def test_what_is_next(tmp_path, capsys):
     assert f"Next: {TURN}, 5 min, in chapter 05 · A toy, 20 min." in lines
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_refused_answer_comes_first_and_then_what_is_open_from_here_on(tmp_path, capsys):
     """Whoever skipped a chapter is not sent back to it before the rest is done."""
     wrong, path = RIGHT.replace("2", "3"), tmp_path / "05_toy.ipynb"
@@ -529,6 +627,7 @@ def test_a_refused_answer_comes_first_and_then_what_is_open_from_here_on(tmp_pat
     assert ", in chapter 05 " in next_of(STUB, RIGHT, RIGHT)
 
 
+@pytest.mark.usefixtures("at_once")
 def test_one_chapter_in_detail(tmp_path, capsys):
     predictions = ["my_guess = None  # such as 1", "my_guess = 3  # such as 5\nsteps = 1"]
     write(tmp_path, RIGHT.replace("2", "3"), after=predictions)
@@ -551,6 +650,7 @@ WIDTHS = {
 }
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("columns, shown", WIDTHS.items(), ids=map(str, WIDTHS))
 def test_a_line_fits_the_terminal(columns, shown, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -246,7 +246,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     how = "copy the course's chapters into this folder, those that are not in it, and do no more"
     either("--copy", type=Path, metavar="FOLDER", help=how)
     add("--notebooks", type=Path, metavar="FOLDER", help="where your notebooks are")
-    how = "what an answer may take before it is given up, default: %(default)g"
+    how = "what an answer may compute before it is given up, default: %(default)g"
     add("--seconds", type=float, default=60, help=how)
     return parser.parse_args(arguments)
 

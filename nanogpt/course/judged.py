@@ -2,6 +2,9 @@
 
 Such a process runs what the check of an exercise needs of its notebook, as Jupyter would from top
 to bottom, and reports a verdict. It writes no file.
+
+Its time is what it computes, not what a clock on the wall says: on a busy machine, a right answer
+is slow, too, and nobody may call it an endless loop.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import types
@@ -26,15 +30,31 @@ from nanogpt.course.progress import OPEN, PASSED, REFUSED, UNKNOWN, Chapter, Exe
 
 Answer = tuple[Chapter, Exercise]
 AT_ONCE = min(4, os.cpu_count() or 1)
-GRACE = 10  # seconds past its time after which a process ends itself, as its parent has not
+LOOKS = 10  # how often a process looks, in its time, whether it still computes
+LEAST, LOOKING = 1e-3, 5e-3  # of its time, what it must compute meanwhile; seconds, looks aside
+PATIENCE = 10  # times its time, until nobody waits for it any more, whatever it does
+GRACE = 60  # seconds past that after which a process ends itself, as its parent has not
 LONGEST = 500  # characters of a sentence
 START = "import sys; sys.path[:] = sys.argv[4:]; from nanogpt.course import judged; judged.report()"
 OLDER = "this copy is older than the package"
 SAYS = {"passed": Verdict(PASSED), "not attempted yet": Verdict(OPEN, "not finished yet")}
 
 
+def endless(seconds: float) -> Verdict:
+    """On an answer that has computed all its time."""
+    longer = f"`--seconds {5 * seconds:g}` waits longer"
+    return Verdict(UNKNOWN, f"no end after {seconds:g} s of computing: an endless loop? {longer}")
+
+
+def stuck(seconds: float) -> Verdict:
+    """On an answer that came to no end in so many seconds, and hardly computed."""
+    longer = f"`--seconds {5 * seconds:g}` waits longer"
+    why = "it waits for something, or the machine is busy"
+    return Verdict(UNKNOWN, f"no end in {seconds:g} s, and it hardly computed: {why}; {longer}")
+
+
 def judged(answers: Sequence[Answer], seconds: float) -> Iterator[tuple[Answer, Verdict]]:
-    """Each answer with its verdict, as they come; none takes more than so many seconds.
+    """Each answer with its verdict, as they come; none computes more than so many seconds.
 
     Several are tried at once. When nobody asks any more, what still runs is ended.
     """
@@ -69,7 +89,7 @@ class Trial:
             env={"OMP_NUM_THREADS": "1"} | os.environ | {"MPLBACKEND": "Agg"},
             start_new_session=True,  # so that what it starts ends with it
         )
-        self.until = time.monotonic() + seconds
+        self.until = time.monotonic() + PATIENCE * seconds
 
     @property
     def done(self) -> bool:
@@ -81,20 +101,21 @@ class Trial:
         late = self.process.poll() is None
         reported = self.stop()
         if late:
-            longer = f"`--seconds {5 * self.seconds:g}` waits longer"
-            return Verdict(UNKNOWN, f"no end within {self.seconds:g} s: an endless loop? {longer}")
+            return stuck(PATIENCE * self.seconds)
         try:
             return Verdict(**json.loads(reported))
         except ValueError:
             code = self.process.returncode
+            if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
+                return endless(self.seconds)
             return Verdict(UNKNOWN, f"it ended Python (exit code {code}) before its check was over")
 
     def stop(self) -> bytes:
         """End the process and what it has started; returns what it reported."""
-        if self.process.poll() is None:
-            if hasattr(os, "killpg"):
+        if hasattr(os, "killpg"):  # it may have ended, and what it started goes on
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of zombies
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.kill()
+        self.process.kill()
         return self.process.communicate()[0]
 
 
@@ -103,14 +124,38 @@ def report() -> None:
 
     All else that is printed goes nowhere.
     """
-    path, check, seconds = sys.argv[1:4]
-    faulthandler.dump_traceback_later(float(seconds) + GRACE, exit=True)
+    path, check, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    faulthandler.dump_traceback_later(PATIENCE * seconds + GRACE, exit=True)
+    over = threading.Event()
     with open(os.dup(1), "w", encoding="utf-8") as out, open(os.devnull, "w") as nowhere:
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
+        threading.Thread(target=watch, args=(seconds, out, over), daemon=True).start()
+        if hasattr(signal, "setitimer"):  # ends what never lets another thread run as well
+            signal.setitimer(signal.ITIMER_PROF, seconds)
         chapter = read(Path(path))
         [exercise] = [own for own in chapter.exercises if str(own.check) == check]
-        json.dump(asdict(tried(chapter, exercise)), out)
+        verdict = tried(chapter, exercise)
+        over.set()
+        json.dump(asdict(verdict), out)
+
+
+def watch(seconds: float, out: io.TextIOBase, over: threading.Event) -> None:
+    """End this process when it has computed for so many seconds, or stood still for as many.
+
+    Still it stands if it has hardly computed at LOOKS looks in turn. Looks are counted, and not
+    the time between them: where others have the processor, this thread gets to look as late as the
+    answer gets to compute.
+    """
+    used, looks = time.process_time(), 0
+    while not over.wait(seconds / LOOKS):
+        looks, now = looks + 1, time.process_time()
+        if now - used > LEAST * seconds + LOOKING:
+            used, looks = now, 0
+        if now > seconds or looks == LOOKS:
+            json.dump(asdict(endless(seconds) if now > seconds else stuck(seconds)), out)
+            out.flush()
+            os._exit(0)
 
 
 class LastLine(io.TextIOBase):
