@@ -89,7 +89,11 @@ CASES = [(name, check) for name, check in CASES if check not in AS_MUTANTS.get(n
 # Of each loop, a chain's and a tree's, one decoder meets the long checks in make test. That trees
 # and blocks of every kind are exact is enumerated in test_rules.
 WIDE = pytest.mark.wide
-LONG = {(name, check) for name in ("block", "with", "fixed") for check in ("rounds", "frequencies")}
+LONG = {
+    (name, check)
+    for name in ("block", "with", "fixed", "eagle")
+    for check in ("rounds", "frequencies")
+}
 LONG.add(("with", "exact"))
 CASES = [pytest.param(*case, marks=WIDE if case in LONG else ()) for case in CASES]
 
