@@ -135,9 +135,10 @@ def test_the_output_is_the_targets_own(form, how, sampling):
     assert total_variation(got, exact_continuations(target, 3, sampling)) < 1e-12
 
 
+@pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
 @both
-def test_it_is_lossless_where_the_context_restarts(form):
-    model = toy(window=4)
+def test_it_is_lossless_where_the_context_restarts(form, letters):
+    model = toy(letters, window=4)
     target, draft = TARGETS[form](model), copy_of(model, form, 2, K=2, window=2)
     got = enumerate_outcomes(
         lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)

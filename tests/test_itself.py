@@ -54,9 +54,10 @@ def test_the_output_is_the_targets_own(form, K, depth, sampling):
     assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
 
 
+@pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
 @both
-def test_it_is_lossless_where_the_context_restarts(form):
-    target, head = toy(form, window=4)
+def test_it_is_lossless_where_the_context_restarts(form, letters):
+    target, head = toy(form, vocab_size=letters, window=4)
     draft = itself.EarlyExitDraft(target, 2, head, 2)
     got = enumerate_outcomes(
         lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)
