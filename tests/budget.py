@@ -67,7 +67,9 @@ def took(seconds, load):
 def remember(seconds, load, durations):
     """Keep what a whole run took: durations is {test: seconds}."""
     LAST.parent.mkdir(parents=True, exist_ok=True)
-    LAST.write_text(json.dumps([seconds, load, durations]), encoding="utf-8")
+    new = LAST.with_name(f"{os.getpid()}")  # another run may read or write it at the same time
+    new.write_text(json.dumps([seconds, load, durations]), encoding="utf-8")
+    new.replace(LAST)
 
 
 def main():
