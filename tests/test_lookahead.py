@@ -49,11 +49,12 @@ def test_the_output_is_the_targets_own(form, make, sampling):
     assert distance(target, make(3), sampling) < 1e-12
 
 
+@pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
 @both
 @every_draft
-def test_it_is_lossless_where_the_context_restarts(form, make):
-    target = TARGETS[form](toy_target(3, 4, seed=2))
-    assert distance(target, make(3), Sampling()) < 1e-12
+def test_it_is_lossless_where_the_context_restarts(form, make, letters):
+    target = TARGETS[form](toy_target(letters, 4, seed=2))
+    assert distance(target, make(letters), Sampling()) < 1e-12
 
 
 def whole(low, high, generator):
