@@ -61,12 +61,11 @@ class NGramDraft(Draft):
 class NGramAutomaton(ChainDraft):
     """The same guesses, many in a row: it follows the text forwards, one step a token.
 
-    parents, tokens (N,): in the order of `link`; table (N, V): what it keeps are each row's running
-    sums, in the table's own type, and q is their differences: no draw and no row costs a sum.
-    alphas (N,): of each row the chance that a guess from it is accepted; 1 if it is not known.
-    least: a chain stops before the guess with which the product of its rows' alphas would fall
-    below. (Which row comes next depends on the guesses before it alone, so no guess is dropped that
-    was drawn.)
+    parents, tokens (N,): in the order of `link`; table (N, V), which must stay as it is: a row
+    becomes float64, and its running sums are made, when it is first asked for. alphas (N,): of each
+    row the chance that a guess from it is accepted; 1 if it is not known. least: a chain stops
+    before the guess with which the product of its rows' alphas would fall below. (Which row comes
+    next depends on the guesses before it alone, so no guess is dropped that was drawn.)
     Raises ValueError if a row is no distribution, or `least` is not in [0, 1].
     """
 
@@ -81,12 +80,10 @@ class NGramAutomaton(ChainDraft):
         if not 0 <= least <= 1:
             raise ValueError(f"least is {least}; a chance is in [0, 1], and 0 never stops")
         check_probabilities(table)
-        self.least, self.vocab_size = least, table.shape[-1]
+        self.least, self.table, self.vocab_size = least, table, table.shape[-1]
         self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
-        self.sums = table.numpy().cumsum(axis=-1)
-        self.sums /= self.sums[:, -1:].copy()
-        self.flat = memoryview(self.sums.ravel())  # which bisect reads faster than an ndarray
         self.rows: list[Tensor | None] = [None] * len(table)
+        self.sums: list[memoryview | None] = [None] * len(table)  # which bisect reads fast
         *arrays, self.order = automaton(parents, tokens, self.vocab_size)
         self.edges, self.first, self.shorter, self.nodes = map(memoryview, arrays)
 
@@ -113,18 +110,14 @@ class NGramAutomaton(ChainDraft):
         """The node of the longest end of `context` that the tree knows."""
         return self.nodes[self.state(context)]
 
-    def q(self, nodes: Sequence[int]) -> Tensor:
-        """(K, V) float64: q after each of K nodes, a copy."""
-        sums = self.sums[np.array(nodes, dtype=int)].astype(float)
-        sums[:, 1:] -= sums[
-            :, :-1
-        ].copy()  # exact for a float32 table: the claimed q is the drawn q
-        return torch.from_numpy(sums)
-
     def row(self, i: int) -> Tensor:
-        """q (V,) after node i, always the same tensor."""
+        """q (V,) after node i."""
         if self.rows[i] is None:
-            self.rows[i] = self.q([i])[0]
+            row = self.table.numpy()[i].astype(float)
+            sums = np.add.accumulate(row)
+            row /= sums[-1]  # to float64's last bit: the claimed q is the drawn q
+            sums /= sums[-1]
+            self.sums[i], self.rows[i] = memoryview(sums), torch.from_numpy(row)
         return self.rows[i]
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
@@ -136,38 +129,19 @@ class NGramAutomaton(ChainDraft):
 
         Fewer where the chain stops before; at least one if K is.
         """
-        flat, V, nodes = self.flat, self.vocab_size, self.nodes
         candidates, rows, state, joint = [], [], self.state(context), 1.0
         for _ in range(K):
-            row = nodes[state]
+            i = self.nodes[state]
             if self.least:
-                joint *= self.alphas[row]
+                joint *= self.alphas[i]
                 if joint < self.least and candidates:
                     break
-            token = rng.categorical(Row(self, row), flat[row * V : row * V + V])
+            q = self.row(i)
+            token = rng.categorical(q, self.sums[i])
             state = self.step(state, token)
             candidates.append(token)
-            rows.append(row)
-        return candidates, self.q(rows)
-
-
-class Row:
-    """q (V,) after a node, for a source of randomness that reads it: ours needs only its sums."""
-
-    __slots__ = ("draft", "i")
-
-    def __init__(self, draft: NGramAutomaton, i: int):
-        self.draft, self.i = draft, i
-
-    def __len__(self) -> int:
-        return self.draft.vocab_size
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return self.draft.row(self.i).numpy()
-
-    def tolist(self) -> list[float]:
-        """q as numbers."""
-        return self.draft.row(self.i).tolist()
+            rows.append(q)
+        return candidates, torch.stack(rows) if rows else self.table[:0].double()
 
 
 def automaton(
