@@ -73,7 +73,8 @@ toys.toy_target, toys.toy_states = watched(toys.toy_target), watched(toys.toy_st
 @pytest.fixture(autouse=True)
 def toys_stay_as_they_are():
     """What moves a toy to another device or type, or trains it, does so to a copy of its own."""
-    yield
+    with torch.inference_mode(False), torch.enable_grad():  # whatever an earlier test left behind
+        yield
     changed = [toy for toy, was in SHARED if weights(toy) != was]
     SHARED[:] = [pair for pair in SHARED if pair[0] not in changed]  # the next test is not to blame
     if changed:
