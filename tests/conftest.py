@@ -73,8 +73,9 @@ toys.toy_target, toys.toy_states = watched(toys.toy_target), watched(toys.toy_st
 @pytest.fixture(autouse=True)
 def toys_stay_as_they_are():
     """What moves a toy to another device or type, or trains it, does so to a copy of its own."""
-    with torch.inference_mode(False), torch.enable_grad():  # whatever an earlier test left behind
+    with torch.inference_mode(False), torch.enable_grad():  # the next test is not to blame
         yield
+        assert torch.is_grad_enabled(), "gradients were left off: something was ended half-way"
     changed = [toy for toy, was in SHARED if weights(toy) != was]
     SHARED[:] = [pair for pair in SHARED if pair[0] not in changed]  # the next test is not to blame
     if changed:
