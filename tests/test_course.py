@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import series
+import torch
 from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, code_lines, solutions, turn
 
 from nanogpt.__main__ import main
