@@ -10,8 +10,11 @@ from jupyter_client.provisioning import local_provisioner
 
 SAID = """
 import os, signal, sys
+from ipykernel.kernelapp import IPKernelApp
+ends_with_its_parent = IPKernelApp.instance().parent_handle == os.getppid()
 own = sorted(set(sys.modules) & {"nanogpt", "pytest", "conftest", "warm"})
-(sys.path, os.getcwd(), os.environ["SAID"], own, signal.getsignal(signal.SIGCHLD).name, __name__)
+(sys.path, os.getcwd(), os.environ["SAID"], own, signal.getsignal(signal.SIGCHLD).name, __name__,
+ ends_with_its_parent)
 """
 
 
@@ -37,4 +40,4 @@ def test_a_forked_kernel_is_what_a_fresh_one_is(tmp_path, monkeypatch):
     monkeypatch.setattr(local_provisioner, "launch_kernel", cold)
     fresh, ours = said_by_a_kernel(tmp_path, env)
     assert int(parent) == warm.warm_process().pid and int(ours) == os.getpid()
-    assert forked == fresh
+    assert forked == fresh and forked.endswith("True)")

@@ -77,8 +77,9 @@ def become(request):
         os.dup2(nowhere, stream)
     os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(request["env"], JPY_PARENT_PID=str(os.getppid()))
-    sys.argv = ["ipykernel_launcher", *request["arguments"]]
+    os.environ.update(request["env"])
+    parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # without it, this does not go on
+    sys.argv = ["ipykernel_launcher", *request["arguments"], parent]
     kernelapp.launch_new_instance()
 
 
