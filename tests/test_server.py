@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import load_tree
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
-from nanogpt.drafts import ngram
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import CopyDraft
@@ -442,7 +442,7 @@ def test_without_a_draft_it_decodes_token_by_token():
 @pytest.mark.parametrize("each", [20, pytest.param(100, marks=pytest.mark.wide)])
 def test_requests_leave_nothing_behind(each):
     """On the shipped pair in a small pool: no more objects after each part, all blocks back."""
-    target, draft = checkpoint.load()[0], ngram.load()
+    target, draft = checkpoint.load()[0], load_tree()
     pool = BlockPool(target.config, 40, 16, torch.zeros(1))
     server = Server(FusedLanguageModel(target, pool), draft, policy=lambda n: 6 if n < 8 else 3)
     rnd, counts = random.Random(0), []
@@ -453,7 +453,8 @@ def test_requests_leave_nothing_behind(each):
             server.submit(prompt, rnd.randrange(1, 13), Sampling(rnd.choice([0, 1.0])))
             done += len(server.step())
         done += len(drained(server))
-        draft.rows = [None] * len(draft.rows)  # the table's own, made when they are asked for
+        for made in (draft.rows, draft.sums):  # the table's own, made when they are asked for
+            made[:] = [None] * len(made)
         gc.collect()
         assert done == each and pool.free == pool.blocks
         counts.append(len(gc.get_objects()))
