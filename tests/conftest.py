@@ -22,6 +22,7 @@ import warm
 from jupyter_client.provisioning import local_provisioner
 from pretend import Pretend
 
+from nanogpt import data
 from nanogpt.drafts import ngram
 from nanogpt.generate import Text
 from nanogpt.model import GPTConfig, GPTLanguageModel
@@ -82,6 +83,15 @@ def toys_stay_as_they_are():
         toys.toy_target.cache_clear()
         toys.toy_states.cache_clear()
     assert not changed, "a toy that all tests share was changed: copy.deepcopy it first"
+
+
+def pytest_configure(config):
+    """Where there is no corpus, it is asked for once; without an answer, no process asks again."""
+    if hasattr(config, "workerinput") or (data.CORPUS_DIR / data.CORPUS_FILE).exists():
+        return
+    if data.load_corpus().name == "stand-in":
+        offline = Path(__file__).with_name("offline")
+        os.environ["PYTHONPATH"] += os.pathsep + str(offline)
 
 
 @pytest.hookimpl(optionalhook=True)
