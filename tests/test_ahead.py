@@ -1,10 +1,10 @@
 """A draft that works while the target verifies: nothing is lost, and nobody waits for the dead."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -110,18 +110,19 @@ def exact_and_made(name, K, fans, C, sampling, n, V=3):
 @pytest.mark.parametrize("C", [1.0, 0.3])
 @pytest.mark.parametrize("fan", [1, 0], ids=["hits", "misses"])
 def test_lossless_by_enumeration_hits_and_misses(name, C, fan):
-    off, hits, misses = exact_and_made(name, 2, [fan] * 3, C, Sampling(), 3)
+    V = 3 if name == "table" else 2  # a network's passes take longer
+    off, hits, misses = exact_and_made(name, 2, [fan] * 3, C, Sampling(), 3, V)
     assert off < 1e-12 and (hits > 0) == (fan > 0)
     assert fan or misses > 0
 
 
-@pytest.mark.parametrize("sampling", [Sampling(0.5), Sampling(top_k=2), Sampling(top_p=0.7)])
+@pytest.mark.parametrize("sampling", [Sampling(0.5, top_k=2), Sampling(top_p=0.7)])
 def test_lossless_with_temperature_and_cuts(sampling):
     assert exact_and_made("table", 2, [1, 1, 1], 0.5, sampling, 3)[0] < 1e-12
 
 
 def test_lossless_over_several_rounds():
-    off, hits, misses = exact_and_made("table", 1, [1, 1], 1.0, Sampling(), 5, V=2)
+    off, hits, misses = exact_and_made("table", 1, [1, 1], 1.0, Sampling(), 4, V=2)
     assert off < 1e-12 and hits > 0 and misses > 0
 
 
@@ -129,7 +130,7 @@ def test_lossless_over_several_rounds():
 @every_draft
 def test_greedy_is_the_targets_own_text_over_restarts(name):
     """Windows of target and draft are left behind, and the request ends in the middle."""
-    for n, K in ((1, 3), (7, 2), (80, 3), (50, 1)):
+    for n, K in ((1, 3), (7, 2), (50, 3), (40, 1)):
         mine = AheadDraft(Inline(Drafter(draft_of(name), K, [2] * (K + 1))))
         made = tree_generate(target(), mine, [1, 2, 3], n, sampling=GREEDY)
         assert made.tokens == autoregressive_generate(target(), [1, 2, 3], n, GREEDY).tokens
@@ -180,7 +181,7 @@ def test_any_draft_with_get_probs_branches_the_same_way():
 def test_a_hit_is_what_would_have_been_drafted_on_a_miss():
     """Each outcome of each round has numbers of its own: fans change times, and no text."""
     texts = {
-        tuple(tree_generate(target(), AheadDraft(by), [1, 2, 3], 60, rng=RandomSource(3)).tokens)
+        tuple(tree_generate(target(), AheadDraft(by), [1, 2, 3], 40, rng=RandomSource(3)).tokens)
         for by in (
             Inline(Drafter(neural(), 3, [0] * 4)),
             Inline(Drafter(neural(), 3, [1] * 4)),
@@ -216,7 +217,7 @@ def test_with_all_outcomes_prepared_every_answer_is_a_hit():
     assert made.tokens_per_pass > 1 and made.prefills == 0
 
 
-@pytest.mark.parametrize("texts", [2, pytest.param(6, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("texts", [1, pytest.param(6, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_a_question_in_the_middle_of_the_work_gets_a_whole_answer(K, texts):
     """What was begun is finished, what was not is drafted: the text stays the same."""
@@ -425,9 +426,11 @@ def race(monkeypatch, capsys, free):
         "free_cores": lambda wanted: min(wanted, free),
         "alpha": 0.8,
         "n_prompts": 1,
-        "n_tokens": 40,
+        "n_tokens": 24,
         "rounds_shown": 2,
     }
+    if free < 2:  # nobody asks it
+        chapter["Worker"] = contextlib.nullcontext
     began = list(shown).index("26-race")
     for name in list(shown)[began : 1 + list(shown).index("26-lanes2")]:
         if name in codes:
@@ -435,7 +438,7 @@ def race(monkeypatch, capsys, free):
     return capsys.readouterr().out, max(threads)
 
 
-def test_chapter_26_races_where_two_processors_are_free(monkeypatch, capsys):
+def test_chapter_26_races_where_two_processors_are_free(monkeypatch, capsys, forked):
     said, threads = race(monkeypatch, capsys, free=2)
     assert "two cores were free for 1 of 1 prompts" in said and said.count("at once over ") == 4
     assert "at once, as raced: the draft is busy" in said and "this allows" in said
@@ -484,6 +487,16 @@ def test_idle_is_what_lies_between_the_bars():
 
 
 # Real processes: they start in a few seconds each, so that one serves several questions.
+
+
+FORK = "fork" if sys.platform == "linux" else "spawn"  # it starts at once
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Where it is not asked how the process starts."""
+    context = multiprocessing.get_context(FORK)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
 def ended(pid, seconds=60.0):
@@ -567,39 +580,32 @@ class Interrupting:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.timeout(300)  # it would hang without its patience
-def test_a_hung_process_is_given_up():
+def test_a_hung_process_is_given_up(forked):
     drafter = Drafter(neural(), 3, [2, 2, 2, 2])
-    with Worker(drafter, patience=6.0) as worker:  # seconds: a busy machine starts it in less
-        pid = worker.process.pid
+    with Worker(drafter) as worker:
+        pid, worker.patience = worker.process.pid, 2.0
         with pytest.warns(UserWarning, match="the draft process is gone"):
             tokens = written(worker, draft=Stopped)
     assert tokens == written(Inline(drafter)) and ended(pid)
 
 
-PARENT = """
-import os, signal, sys, time
-from nanogpt.drafts.ahead import Drafter, Worker
-from nanogpt.proof.toys import random_draft
-
-if __name__ == "__main__":
+def parent(pipe):
     with Worker(Drafter(random_draft(3), 1, [1, 1])) as worker:
-        print(worker.process.pid, flush=True)
+        pipe.send(worker.process.pid)
         time.sleep(60)
-"""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_the_process_ends_when_its_parent_is_killed(tmp_path):
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+def test_the_process_ends_when_its_parent_is_killed():
+    mine, its = multiprocessing.Pipe()
+    process = multiprocessing.get_context(FORK).Process(target=parent, args=(its,))
+    process.start()
     try:
-        pid = int(parent.stdout.readline())
+        pid = mine.recv()
         assert not ended(pid, 0.1)
     finally:
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
+        process.kill()
+        process.join()
     assert ended(pid)
 
 
@@ -621,7 +627,7 @@ def test_the_shipped_draft_guesses_as_it_does_alone():
 
 def test_each_outcome_of_each_round_has_numbers_of_its_own():
     source, again = ahead.Numbers(7, 3, 5), ahead.Numbers(7, 3, 5)
-    even, drawn = torch.full((10**6,), 1e-6, dtype=torch.float64), []
+    even, drawn = torch.full((10**5,), 1e-5, dtype=torch.float64), []
     for number in range(3):
         for outcome in [(k, t) for k in range(4) for t in range(5)]:
             here, same = source(number)(outcome), again(number)(outcome)
