@@ -1,6 +1,7 @@
 """The arena lets right drafts race, and refuses the others in one line that says why."""
 
 import copy
+import itertools
 import json
 import re
 import sys
@@ -33,6 +34,8 @@ from nanogpt.arena.referee import (
     Entry,
     Refused,
     check_drawn,
+    check_joint,
+    check_same_text,
     enter,
     judge,
     open_arena,
@@ -105,8 +108,9 @@ def cast(model):
     return copied.eval()
 
 
-# Another of its kind is judged in make test, and asked the same.
-LIKE = ("bigram", "counts", "transformer", "with", "jacobi")
+# Another of its kind is judged in make test, and asked the same, or it races there.
+LIKE = ["bigram", "counts", "transformer", "transformer-float32"]
+LIKE += ["with", "fixed", "jacobi", "eagle", "lookahead"]
 
 
 def named(drafts):
@@ -160,13 +164,13 @@ def test_blocks_are_judged_by_their_own_rule(toy):
 
 @pytest.fixture
 def entered(tmp_path, toy):
-    """entered(code): the entry of a file with this code, judged to the end."""
+    """entered(code): the entry of a file with this code, judged to the end, or by some checks."""
 
-    def run(code):
+    def run(code, *checks):
         path = tmp_path / "my_draft.py"
         path.write_text(dedent(code))
         entry = enter(path, toy)
-        for _ in judge(entry, toy):
+        for _ in [check(entry, toy) for check in checks] or judge(entry, toy):
             pass
         return entry
 
@@ -276,10 +280,8 @@ def test_a_chain_may_not_write_into_the_context(entered):
 
 
 def test_a_chain_that_lies_from_its_third_guess_on_is_seen_by_its_frequencies(entered):
-    with pytest.raises(Refused, match=r"2000 guesses are not spread .* χ² by token is \d+"):
-        entered(HEAD + CHAIN.format(draw="int(q.argmax())", claim="q", first=2))
     sharper = "rng.categorical(q**1.3 / (q**1.3).sum())"
-    with pytest.raises(Refused, match=r"guesses are not spread"):
+    with pytest.raises(Refused, match=r"2000 guesses are not spread .* χ² by (token|rank) is \d+"):
         entered(HEAD + CHAIN.format(draw=sharper, claim="q", first=2))
 
 
@@ -287,10 +289,10 @@ PROPOSALS = {
     "argmax": ("[int(q.argmax())]", "[-1]", "q[None]", "not spread as their claimed q says"),
     "sharper": ("[rng.categorical(q**2 / (q**2).sum())]", "[-1]", "q[None]", "not spread as"),
     "pruned": (
-        "[max(rng.categorical(q), rng.categorical(q))]",
+        "[max(rng.categorical(q) for _ in range(4))]",
         "[-1]",
         "q[None]",
-        "not spread as|the text is not the target's",
+        "not spread as",
     ),
     "sums": (
         "[rng.categorical(q, q.roll(1).cumsum(0).tolist())]",
@@ -320,7 +322,12 @@ PROPOSALS = {
 }
 
 
-@pytest.mark.parametrize("tokens, parents, q, says", PROPOSALS.values(), ids=PROPOSALS)
+# A chain that draws so is refused in make test, and "sharper" lies less.
+LESS = [pytest.param(*how, id=name, marks=pytest.mark.wide if name in ("argmax", "pruned") else ())
+        for name, how in PROPOSALS.items()]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens, parents, q, says", LESS)
 def test_a_tree_that_was_not_drawn_from_its_q_is_refused(tokens, parents, q, says, entered):
     with pytest.raises(Refused, match=says):
         entered(
@@ -355,7 +362,8 @@ class Mine(Bigram, Proposer):
         q = self.get_probs(text.tokens)
         token = int(q.argmax()) if sampling.top_k else rng.categorical(q)
         return Tree([token][:most], [-1][:most], q[None][:most])
-"""
+""",
+            check_joint,
         )
 
 
@@ -370,9 +378,9 @@ class Mine(Bigram, Proposer):
         return Tree(likeliest[:most], [-1][:most], torch.eye(7).double()[likeliest][:most])
 """
     with pytest.raises(Refused, match="the text is not the target's: after"):
-        entered(HEAD + code.format(rounds=0))
+        entered(HEAD + code.format(rounds=0), check_joint)
     with pytest.raises(Refused, match=r"greedily, token \d+ of 40 is '.' instead of '.' after"):
-        entered(HEAD + code.format(rounds=5))
+        entered(HEAD + code.format(rounds=5), check_same_text)
 
 
 def test_a_target_that_is_changed_while_it_is_judged_is_seen_in_the_end(entered):
@@ -392,12 +400,11 @@ class Mine(Bigram):
 """
     )
     last = entered(code.format(calls=0)).draft.calls
-    for calls in (1, last // 2, last):
-        with pytest.raises(Refused, match=r"it changes the target's weights; copy\.deepcopy"):
-            try:
-                entered(code.format(calls=calls))
-            finally:
-                target.ln_f.bias.data.copy_(bias)
+    with pytest.raises(Refused, match=r"it changes the target's weights; copy\.deepcopy"):
+        try:
+            entered(code.format(calls=last))
+        finally:
+            target.ln_f.bias.data.copy_(bias)
 
 
 def test_a_text_that_is_wrong_after_a_restart_only_is_seen_by_the_third_prompt(toy):
@@ -415,7 +422,7 @@ def test_a_text_that_is_wrong_after_a_restart_only_is_seen_by_the_third_prompt(t
     wide = replace(toy, target=target, exact=copy.deepcopy(target))
     draft = Late(bigram.BigramDraftModel(wide.tokens, V), [1])
     with pytest.raises(Refused, match=r"greedily, token \d+ of 40 is"):
-        seen(draft, wide)
+        check_same_text(Entry(Path("x.py"), draft, None, "token", 0.0), wide)
 
 
 FILES = {
@@ -565,14 +572,17 @@ def wide(toy, monkeypatch):
 
 @pytest.fixture
 def raced(tmp_path, wide):
-    """raced(code): a file with this code, judged, then raced; `late` is True in it from then on."""
+    """raced(code): a file with this code, raced; `late` is True in it from then on.
 
-    def run(code, pairs=6):
+    Before that, it is asked the first so many questions of the judge.
+    """
+
+    def run(code, pairs=3, judged=0):
         path = tmp_path / "my_draft.py"
         K = "" if "Proposer)" in code else "K = 4\n"  # else the K that suits it is looked for
         path.write_text("late = False\n" + K + dedent(code))
         entry = enter(path, wide)
-        for _ in judge(entry, wide):
+        for _ in itertools.islice(judge(entry, wide), judged):
             pass
         sys.modules["your_draft"].late = True  # it behaved for so many guesses
         return compete(entry, wide, [], pairs, tokens=40)[1]
@@ -708,20 +718,20 @@ def test_a_cheat_is_refused(code, says, raced):
     code_of_rule = bench.accept_reject.__code__
     try:
         with pytest.raises(Refused, match=says) as refused:
-            raced(code)
+            raced(code, judged=0 if "in the race" in says else 2)
     finally:
         bench.accept_reject.__code__ = code_of_rule
     assert "\n" not in str(refused.value)
 
 
 def test_the_same_slip_without_a_change_is_right(raced):
-    assert "tokens χ² of 240" in raced(SLIP.format(power=1))
+    assert "tokens χ² of 120" in raced(SLIP.format(power=1), judged=2)
 
 
 def test_a_draft_that_computes_the_targets_own_p_is_right_if_slow(raced):
     code = "from nanogpt.proof.toys import SelfDraft\n"
     code += "def make_draft(tokens, vocab_size, target):\n    return SelfDraft(target, 20)\n"
-    assert "tokens χ² of 240" in raced(code)
+    assert "tokens χ² of 120" in raced(code)
 
 
 LATE = {  # what happens in get_probs, in the race
@@ -814,17 +824,17 @@ def test_the_p_of_a_whole_text_are_those_of_each_token_alone_over_restarts(toy):
 
 RACE = RIGHT | PROPOSE | {"chain": lambda a: Chained(a.tokens, V)}
 # What the judge of a race sees of a draft: a q or a chain, float32, states that are read, trees of
-# each kind of siblings, guesses that are no draws. The others differ in nothing that it asks.
-RACED = ["counts", "transformer-float32", "chain", "eagle", "tree", "fixed", "lookahead"]
+# siblings, guesses that are no draws. The others differ in nothing that it asks.
+RACED = ["counts", "transformer-float32", "chain", "fixed", "lookahead"]
 RACERS = [pytest.param(x, marks=() if x in RACED else pytest.mark.wide) for x in RACE]
 
 
 @pytest.mark.parametrize("name", RACERS)
 def test_the_race_of_a_right_draft_is_accepted(name, wide):
-    """Of few tokens as well as of more; those that are judged before have six times 40."""
+    """Of few tokens as well as of more; those that are judged before have three times 40."""
     K = None if name in PROPOSE else 4
     entry = Entry(Path("x.py"), RACE[name](wide), K, "token", 0.0)
-    for pairs, tokens in ((1, 2), (3, 24)):
+    for pairs, tokens in ((1, 2), (2, 16)):
         assert f"tokens χ² of {pairs * tokens}" in compete(entry, wide, [], pairs, tokens)[1]
 
 
@@ -835,9 +845,9 @@ def test_chance_refuses_nobody_where_nearly_all_is_one_cell():
 
 
 def test_honest_draws_stay_far_below_the_limit():
-    """Of 200 races the largest χ² is where chance has it, and no limit is come near to."""
+    """Of 100 races the largest χ² is where chance has it, and no limit is come near to."""
     generator, worst = torch.Generator().manual_seed(0), 0.0
-    for seed in range(200):
+    for seed in range(100):
         q = torch.softmax(2 * torch.randn(300, V, generator=generator).double(), -1)
         rng = RandomSource(seed)
         nodes = [(i % 3, rng.categorical(row), row) for i, row in enumerate(q)]
@@ -902,7 +912,7 @@ def test_a_chain_that_does_not_repeat_is_refused_in_a_clear_line(draw, raced):
         "        tokens, rows = ",
     )
     with pytest.raises(Refused, match="it draws otherwise when it is asked the same again with"):
-        raced(code + "asked = []\n")
+        raced(code + "asked = []\n", judged=2)
 
 
 def test_where_nobody_watches_progress_is_a_few_lines(capsys):
@@ -952,7 +962,7 @@ def test_the_template_passes_and_guesses_better_than_the_bigram(mine, tmp_path, 
     """At the same K, by α and so by tokens a pass: times are not tested where others run beside."""
     arena = open_arena("fused")
     trigram, two = enter(mine, arena).draft, bigram.BigramDraftModel(arena.tokens, 65)
-    texts, overlap = prompts_of(arena.held_out, 200), {trigram: 0.0, two: 0.0}
+    texts, overlap = prompts_of(arena.held_out, 50), {trigram: 0.0, two: 0.0}
     for text in texts:
         with torch.inference_mode():
             p = Sampling().probs(arena.target(torch.tensor([text]))[0][0, -1])
