@@ -46,7 +46,7 @@ def distance(target, draft, sampling, n=4):
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=str)
 def test_the_output_is_the_targets_own(form, make, sampling):
     target = TARGETS[form](toy_target(3, 8, seed=1))
-    assert distance(target, make(3), sampling) < 1e-12
+    assert distance(target, make(3), sampling, n=3) < 1e-12
 
 
 @pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
@@ -80,7 +80,7 @@ def greedy_case(case):
 
 
 def test_greedy_text_equals_autoregressive_decoding():
-    accepted, aside = map(sum, zip(*map(greedy_case, range(60)), strict=True))
+    accepted, aside = map(sum, zip(*map(greedy_case, range(48)), strict=True))
     assert accepted > 100 and aside > 30, "guesses are accepted, and not only a chain's"
 
 
