@@ -242,7 +242,7 @@ def check_greedy_text(seed, prompt, layers, k, K, kind):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.wide if case[0] >= 12 else ())
+        pytest.param(case, marks=pytest.mark.wide if case[0] >= 8 else ())
         for case in greedy_cases(36)
     ],
     ids=lambda case: case[0],
@@ -274,8 +274,8 @@ OF_OUTPUT = ("greedy", "cache", "nodes", "acceptance", "accounting", "support", 
 
 @pytest.mark.parametrize(
     "bug, check",
-    [  # a third of them in every run: each bug passes two or three checks, each check two bugs
-        pytest.param(bug, check, marks=pytest.mark.wide if (i + j) % 3 else ())
+    [  # in every run each bug passes a check and each check a bug
+        pytest.param(bug, check, marks=pytest.mark.wide if j % 6 != i else ())
         for i, bug in enumerate(BUGS[46:52])
         for j, check in enumerate(OF_OUTPUT)
     ],
@@ -524,7 +524,7 @@ def test_training_raises_alpha_and_unrolled_training_raises_it_deeper():
     target = make_model(dtype=torch.float32).requires_grad_(False)
     generator = generator_of(1)
     data = torch.randint(11, (4000,), generator=generator)
-    windows = data.unfold(0, 12, 12)[:200]
+    windows = data.unfold(0, 12, 12)[:100]
     before = {name: t.clone() for name, t in target.state_dict().items()}
     alphas = {}
     for unroll in (0, 1, 3):
@@ -536,7 +536,7 @@ def test_training_raises_alpha_and_unrolled_training_raises_it_deeper():
                 x, _ = get_batch(data, 16, 12, generator)
                 return eagle_loss(head, target, x, generator, unroll)
 
-            losses = [loss for _, loss in train(head, make_optimizer(head), loss_of, 200)]
+            losses = [loss for _, loss in train(head, make_optimizer(head), loss_of, 90)]
             assert losses[-1] < losses[0]
         alphas[unroll] = [alpha for alpha, _ in alpha_by_depth(head, target, windows, 3)]
     assert alphas[0][0] + 0.1 < min(alphas[1][0], alphas[3][0]), alphas
@@ -560,7 +560,7 @@ def test_a_shipped_head_has_the_alpha_that_its_file_says(path):
     assert facts["corpus"] == "stand-in" and facts["steps"] > 0 and facts["seconds"] > 0
     assert next(head.parameters()).dtype == torch.float32
     assert not any(p.requires_grad for p in head.parameters())
-    again = alpha_by_depth(head, FusedLanguageModel(target), windows[512:640])
+    again = alpha_by_depth(head, FusedLanguageModel(target), windows[512:576])
     for (alpha, error), (known, its_error) in zip(again, facts["alpha"], strict=True):
         assert abs(alpha - known) < 4 * (error**2 + its_error**2) ** 0.5
         assert 0 < its_error < 0.005
@@ -624,7 +624,7 @@ def test_the_accepted_guesses_are_as_many_as_alpha_says():
     target, tokenizer, _ = unseen()
     head, fast = eagle.load(eagle.EAGLE3), FusedLanguageModel(target)
     prompt = tokenizer.encode("ROMEO:")
-    made = tree_generate(fast, EagleDraft(fast, head, 3), prompt, 400, rng=RandomSource(3))
+    made = tree_generate(fast, EagleDraft(fast, head, 3), prompt, 250, rng=RandomSource(3))
     expected = variance = 0.0
     for r in made.rounds:
         overlap = torch.minimum(r.target_probs[:-1], r.draft_probs).sum(-1)[: r.n_examined]
