@@ -297,7 +297,7 @@ def test_decoders_that_are_right_but_slower_show_in_the_acceptance_alone():
         slower = decoder(**{part: rule})
         check_lossless(slower, n=2)
         check_greedy(slower)
-        refuses(functools.partial(check_acceptance, n=300), slower, says)
+        refuses(functools.partial(check_acceptance, n=600), slower, says)
 
 
 def four_coins_a_node(tree, p, rng):
@@ -310,7 +310,7 @@ def test_trees_that_are_right_but_slower_show_in_the_acceptance_alone():
     slower = tree_decoder("with", (1,), accept=four_coins_a_node)
     check_lossless(slower, n=2, K=1)
     refuses(
-        functools.partial(check_siblings, n=300),
+        functools.partial(check_siblings, n=600),
         slower,
         r"nodes were accepted where Σ min\(r, q\) says",
     )
