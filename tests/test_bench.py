@@ -74,7 +74,7 @@ def test_it_prints_a_row_for_each_combination(quick, capsys, tmp_path):
 
 @pytest.mark.parametrize("targets", [["fused"], pytest.param([*TARGETS], marks=pytest.mark.wide)])
 def test_drafts_that_propose_trees_are_raced_as_well(quick, capsys, targets):
-    main(["--draft", *PROPOSERS, "--target", *targets, "--pairs=1", "--tokens=12"])
+    main(["--draft", *PROPOSERS, "--target", *targets, "--pairs=1", "--tokens=6"])
     rows = [text.split() for text in capsys.readouterr()[0].splitlines() if "│" in text][1:]
     assert [row[1] for row in rows] == list(PROPOSERS) * len(targets)
     for row in rows:
@@ -283,7 +283,7 @@ def test_what_a_block_brings_is_what_decoding_keeps_of_it():
 
     right = sum(chance * len(came) for came, chance in enumerate_outcomes(program).items())
     # With one cut, the context is the prompt.
-    many = expected_blocks(toy, draft, [context] * 3000, [K], cuts=1)[K]
+    many = expected_blocks(toy, draft, [context] * 2000, [K], cuts=1)[K]
     assert abs(many[0] - right) < 5 * many[1] and many[1] < 0.02
     assert 1.5 < right < 2.85
 
