@@ -118,8 +118,8 @@ def test_greedy_text_is_equal_over_restarts(kind, markov, many):
     fast, drafter = TARGETS[kind](target), random_drafter(target.config, layers, K=4)
     draft = BlockDraft(target, drafter, markov=markov)
     for prompt in prompts(target, many):
-        greedy = autoregressive_generate(fast, prompt, 40, Sampling(0)).tokens
-        made = tree_generate(fast, draft, prompt, 40, sampling=Sampling(0))
+        greedy = autoregressive_generate(fast, prompt, 24, Sampling(0)).tokens
+        made = tree_generate(fast, draft, prompt, 24, sampling=Sampling(0))
         assert made.tokens == greedy and restarts(made) > 0
 
 
@@ -184,7 +184,7 @@ def test_features_of_before_a_restart_are_seen_in_the_guesses_only():
     )
     assert [r.candidates for r in good.rounds] != [r.candidates for r in stale.rounds]
     toy = toy_target(2, 4, seed=3)
-    got, own = texts_of(toy, Stale(toy, random_drafter(toy.config)), [1, 0], 5)
+    got, own = texts_of(toy, Stale(toy, random_drafter(toy.config)), [1, 0], 4)
     assert total_variation(got, own) < 1e-12
 
 
@@ -272,7 +272,7 @@ def test_told_the_token_before_a_place_learns_what_apart_it_cannot():
     def loss_of(generator):
         return block_loss(drafter, target, get_batch(tokens, 8, 12, generator)[0], generator)
 
-    run = train(drafter, make_optimizer(drafter, 0.0), loss_of, 600, peak=0.03)
+    run = train(drafter, make_optimizer(drafter, 0.0), loss_of, 250, peak=0.03)
     losses = [loss for _, loss in run]
     x = tokens[:1200].view(-1, 12)
     with torch.no_grad():
