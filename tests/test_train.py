@@ -1,5 +1,6 @@
 """Training learns, can be stopped anywhere, and goes on to the very same weights."""
 
+import functools
 import math
 import os
 import signal
@@ -12,6 +13,7 @@ import torch
 from conftest import make_model
 
 from nanogpt import checkpoint, data, train
+from nanogpt.__main__ import main as command_line
 from nanogpt.drafts.eagle import EagleHead
 from nanogpt.drafts.itself import OwnBlock
 from nanogpt.drafts.parallel import BlockDrafter
@@ -29,17 +31,29 @@ SMALL = [
 ]
 
 
+TEXT = "to be or not to be, that is the question.\n" * 40
+ALONE = f"""import sys; from nanogpt import data, train; from nanogpt.__main__ import main
+train.load_corpus, train.SAVE_EVERY = lambda: data.Corpus("a toy", {TEXT!r}, ""), 7
+sys.exit(main())"""  # the same in a process of its own
+
+
 @pytest.fixture(autouse=True)
 def small_corpus(monkeypatch):
     """A short text, so that evaluating it takes no time; and frequent checkpoints."""
-    text = "to be or not to be, that is the question.\n" * 40
-    monkeypatch.setattr(train, "load_corpus", lambda: data.Corpus("a toy", text, "0" * 64))
+    monkeypatch.setattr(train, "load_corpus", lambda: data.Corpus("a toy", TEXT, "0" * 64))
     monkeypatch.setattr(train, "SAVE_EVERY", 7)
     monkeypatch.setattr(train, "EVALUATE_EVERY", 10)
 
 
 def weights(path):
     return checkpoint.load(path)[0].state_dict()
+
+
+@functools.cache
+def whole(dropout, folder):
+    """The weights of a training that nobody stopped; `folder` is one for all tests."""
+    main([f"--out={folder / str(dropout)}", *SMALL, f"--dropout={dropout}"])
+    return weights(folder / str(dropout))
 
 
 def assert_equal_weights(a, b):
@@ -68,10 +82,10 @@ STOPS += [pytest.param(stop_at, 0.0, marks=WIDE) for stop_at in (1, 20, 29)]
 
 @pytest.mark.parametrize("stop_at, dropout", STOPS)
 def test_a_training_that_was_stopped_reaches_the_same_weights(
-    tmp_path, monkeypatch, stop_at, dropout
+    tmp_path, tmp_path_factory, monkeypatch, stop_at, dropout
 ):
     arguments = [*SMALL, f"--dropout={dropout}"]
-    main([f"--out={tmp_path / 'whole.safetensors'}", *arguments])
+    right = whole(dropout, tmp_path_factory.getbasetemp())
 
     def interrupted(*args):
         for step, loss in real_train(*args):
@@ -88,14 +102,14 @@ def test_a_training_that_was_stopped_reaches_the_same_weights(
     monkeypatch.setattr(train, "train", real_train)
     torch.manual_seed(12345)  # a new process would have another global state
     main([f"--out={out}", *arguments])
-    assert_equal_weights(weights(out), weights(tmp_path / "whole.safetensors"))
+    assert_equal_weights(weights(out), right)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
 def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
     out = tmp_path / "m.safetensors"
     small = [*SMALL, "--steps=100000"]  # never done within the test
-    command = [sys.executable, "-m", "nanogpt", "train", f"--out={out}", *small]
+    command = [sys.executable, "-c", ALONE, "train", f"--out={out}", *small]
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -112,23 +126,21 @@ def test_ctrl_c_in_a_real_process_leaves_a_whole_checkpoint(tmp_path):
     assert process.returncode == 2 and "Traceback" not in err
     said = "stopped; the same command goes on from the last checkpoint"
     assert err.splitlines()[-1] == said
-    assert checkpoint.read_header(state)["facts"]["step"] >= 500
+    assert checkpoint.read_header(state)["facts"]["step"] >= 7
     assert not out.exists()
 
 
-def test_a_full_disk_ends_training_in_one_line_and_leaves_no_half_of_a_file(tmp_path):
+def test_a_full_disk_ends_training_in_one_line_and_leaves_no_half_of_a_file(tmp_path, capsys):
     resource = pytest.importorskip("resource", reason="needs limits on the size of files")
     out = tmp_path / "m.safetensors"
     state = out.with_suffix(".training.safetensors")
-    command = [sys.executable, "-m", "nanogpt", "train", f"--out={out}", *SMALL]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-    )
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        assert command_line(["train", f"--out={out}", *SMALL]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"error: {state} cannot be written (file too large), and is as it was")
     assert not list(tmp_path.iterdir())
 
