@@ -57,11 +57,11 @@ MAKERS = {
 
 @pytest.mark.parametrize(
     "make, check",
-    [  # the enumerations are long: one draft that counts, one that copies, one that computes
+    [  # the enumerations are long: one draft that copies or counts, and one that computes
         pytest.param(
             *(make, check),
             marks=pytest.mark.wide
-            if check == "exact" and name not in ("automaton", "mixed", "transformer")
+            if check == "exact" and name not in ("mixed", "transformer")
             else (),
             id=f"{name}-{check}",
         )
@@ -202,7 +202,7 @@ def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(l
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("form", TARGETS)
 def test_a_chain_that_stops_by_its_rows_is_exact(rule, form):
-    toy, draft = toy_target(3, 4, seed=2), confident(3, 0.5)
+    toy, draft = toy_target(2, 4, seed=2), confident(2, 0.5)
     target, drafted = TARGETS[form](toy), set()
     steps = replace(CHAIN, accept=RULES[rule])
 
@@ -257,7 +257,7 @@ def test_contexts_may_be_longer_than_64_bits_can_number():
 def test_the_shipped_trees_chains_are_drawn_from_what_it_says_of_each_context():
     text = checkpoint.load()[1].encode((DATA_DIR / "stand_in.txt").read_text())
     draft = ngram.load()
-    for seed in range(100):
+    for seed in range(50):
         context = text[37 * seed :][: 1 + seed % 20]
         candidates, q = draft.chain(context, 8, RandomSource(seed))
         for i, row in enumerate(q):
@@ -637,9 +637,9 @@ def test_the_shipped_drafts_are_small_and_say_what_made_them():
 
 @pytest.fixture(scope="module")
 def written():
-    """300 tokens by the shipped target, and its p of each."""
+    """150 tokens by the shipped target, and its p of each."""
     target, tokenizer = checkpoint.load()
-    made = autoregressive_generate(target, tokenizer.encode("ROMEO:"), 300, rng=RandomSource(7))
+    made = autoregressive_generate(target, tokenizer.encode("ROMEO:"), 150, rng=RandomSource(7))
     return tokenizer.encode("ROMEO:"), made
 
 
