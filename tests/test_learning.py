@@ -254,16 +254,16 @@ def test_greedy_texts_are_plain_decodings_in_every_loop_with_every_cache(make, f
     own = toy_target(3, 8)
     target = {"tuples": own, "fused": FusedLanguageModel(own), "paged": on_pool(own, 64, 3)}[form]
     prompts, greedy = [[0, 1], [2], [1, 1, 0]], Sampling(0)
-    plain = [autoregressive_generate(own, x, 20, greedy).tokens for x in prompts]
+    plain = [autoregressive_generate(own, x, 12, greedy).tokens for x in prompts]
     for shared in (False, True):
         draft = LearningDraft(make(), 3, shared)
-        assert [tree_generate(target, draft, x, 20, greedy).tokens for x in prompts] == plain
+        assert [tree_generate(target, draft, x, 12, greedy).tokens for x in prompts] == plain
         draft = LearningDraft(make(), 3, shared)
-        made = batch_generate(target, draft, prompts, 20, samplings=greedy)
+        made = batch_generate(target, draft, prompts, 12, samplings=greedy)
         assert [x.tokens for x in made] == plain
         server = Server(target, LearningDraft(make(), 3, shared), rows=2, chunk=8)
         for prompt in prompts:
-            server.submit(prompt, 20, greedy)
+            server.submit(prompt, 12, greedy)
         answers = {}
         while server.requests:
             answers |= server.step()
@@ -290,13 +290,13 @@ def test_apart_a_request_is_bit_for_bit_what_it_is_alone_and_shared_it_is_not(ma
         prompts = [[2, 2, 1]] * neighbour + [[0, 1]]
         if not serve:
             made = [
-                tree_generate(toy_target(3, 8), draft, x, 30, rng=RandomSource(len(x)))
+                tree_generate(toy_target(3, 8), draft, x, 18, rng=RandomSource(len(x)))
                 for x in prompts
             ]
             return made[-1]
         server = Server(toy_target(3, 8), draft, rows=1)
         for prompt in prompts:
-            server.submit(prompt, 30, rng=RandomSource(len(prompt)))
+            server.submit(prompt, 18, rng=RandomSource(len(prompt)))
         answers = {}
         while server.requests:
             answers |= server.step()
