@@ -257,7 +257,7 @@ def test_the_spelling_check_sees_a_cache_that_keeps_tokens_by_their_number():
 @every_draft
 def test_the_joint_distribution_is_the_targets_own_over_a_restart(make, K, sampling):
     target, prompt = toy_target(3, 4, seed=1), (0, 1, 2)
-    n = 4 if sampling == Sampling() else 3
+    n = 4 if sampling == Sampling() and K == 3 else 3
     got = enumerate_outcomes(
         lambda rng: tuple(speculative_generate(target, make(), prompt, n, K, sampling, rng).tokens)
     )
@@ -266,7 +266,7 @@ def test_the_joint_distribution_is_the_targets_own_over_a_restart(make, K, sampl
 
 # A tree asks for q alone, and `least` is a matter of chains: those two say what "pairs" says. How
 # siblings are drawn is no matter of the draft's.
-TREES = [("pairs", "without"), ("pairs", "fixed"), ("shared", "fixed"), ("text", "with")]
+TREES = [("pairs", "fixed"), ("shared", "fixed"), ("text", "with"), ("text", "without")]
 TREES += [
     pytest.param(name, siblings, marks=pytest.mark.wide)
     for name in DRAFTS
@@ -302,7 +302,7 @@ PROMPTS = [[0, 1], [2], [1, 1, 0, 2, 0, 1, 0, 1, 2, 2], [2, 0, 1]]
 @functools.cache
 def greedy_texts():
     own = toy_target(3, 8, seed=8)
-    return [autoregressive_generate(own, prompt, 20, Sampling(0)).tokens for prompt in PROMPTS]
+    return [autoregressive_generate(own, prompt, 12, Sampling(0)).tokens for prompt in PROMPTS]
 
 
 @pytest.mark.pairs
@@ -312,15 +312,15 @@ def greedy_texts():
 def test_greedy_texts_are_the_targets_own_in_every_loop(make, form, loop):
     target, draft, greedy = form(toy_target(3, 8, seed=8)), make(), Sampling(0)
     if loop == "chain":
-        made = [speculative_generate(target, draft, p, 20, 3, greedy) for p in PROMPTS]
+        made = [speculative_generate(target, draft, p, 12, 3, greedy) for p in PROMPTS]
     elif loop == "tree":
         tree = Grown(draft, [2, 1, 1], "fixed")
-        made = [tree_generate(target, tree, p, 20, greedy) for p in PROMPTS]
+        made = [tree_generate(target, tree, p, 12, greedy) for p in PROMPTS]
     elif loop == "batch":
-        made = batch_generate(target, draft, PROMPTS, 20, 3, greedy)
+        made = batch_generate(target, draft, PROMPTS, 12, 3, greedy)
     else:
         server = Server(target, draft, 3, rows=3, budget=64)
-        numbers = [server.submit(prompt, 20, greedy) for prompt in PROMPTS]
+        numbers = [server.submit(prompt, 12, greedy) for prompt in PROMPTS]
         done = drained(server)
         made = [done[n] for n in numbers]
     assert [g.tokens for g in made] == greedy_texts()
@@ -399,7 +399,7 @@ def shipped():
     """The fused target, prompts of the validation split, and the shipped draft."""
     target, tokenizer = checkpoint.load()
     _, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
-    return FusedLanguageModel(target), prompts_of(held_out, 8), pairs.load()
+    return FusedLanguageModel(target), prompts_of(held_out, 5), pairs.load()
 
 
 def test_the_shipped_draft_is_small_and_its_merges_are_the_corpus_own(shipped):
@@ -411,8 +411,9 @@ def test_the_shipped_draft_is_small_and_its_merges_are_the_corpus_own(shipped):
     assert 0.9 * letters < sum(p.numel() for p in draft.net.parameters()) < letters
     corpus = load_corpus()
     if corpus.name == "Tiny Shakespeare":
-        assert [*draft.tokenizer.merges] == learn_merges(corpus.text, pairs.MERGES)
-    assert 1.8 < len(corpus.text) / len(draft.tokenizer.encode(corpus.text)) < 2.3
+        assert [*draft.tokenizer.merges][:40] == learn_merges(corpus.text, 40)
+    text = corpus.text[:100_000]
+    assert 1.8 < len(text) / len(draft.tokenizer.encode(text)) < 2.3
 
 
 def test_the_shipped_draft_guesses_as_well_as_it_is_said_to_and_several_letters_a_pass(shipped):
