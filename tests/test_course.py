@@ -118,7 +118,7 @@ def verdicts(given, folder, seconds=300):
 def test_real_judges_pass_right_answers_and_refuse_wrong_ones_with_their_sentence(tmp_path):
     """One each in a process of its own, as the reader's are."""
     tried, why = [], []
-    for path in (NOTEBOOKS[3], NOTEBOOKS[9], NOTEBOOKS[28]):
+    for path in (NOTEBOOKS[3], NOTEBOOKS[9]):
         right, wrong = answers(path)
         tried += [(path, 0, right[0][0]), (path, 0, wrong[0][0][0])]
         why += [None, wrong[0][0][1]]
@@ -319,14 +319,14 @@ def test_an_endless_loop_that_lets_no_other_thread_run_ends_as_well(tmp_path):
 @pytest.mark.usefixtures("patient")
 def test_a_right_answer_is_no_endless_loop_however_busy_the_machine_is(tmp_path):
     """It takes longer than its time, as nothing of the processor is left to it for a while."""
-    wake = "import os, sys, time; time.sleep(2.2); os.kill(int(sys.argv[1]), 18)"
+    wake = "import os, sys, time; time.sleep(1.2); os.kill(int(sys.argv[1]), 18)"
     answer = f"""import os, signal, subprocess, sys
 def my_twice(x):
     child = [sys.executable, "-c", {wake!r}.replace("18", str(int(signal.SIGCONT)))]
     subprocess.Popen([*child, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
     return 2 * x"""
-    assert verdict(write(tmp_path, answer), seconds=2) == Verdict(PASSED)
+    assert verdict(write(tmp_path, answer), seconds=1) == Verdict(PASSED)
 
 
 @pytest.mark.usefixtures("patient")
@@ -334,7 +334,7 @@ def test_an_answer_that_computes_now_and_then_is_no_endless_loop(tmp_path):
     """It gets a tenth of the processor, and takes as long as that makes it."""
     answer = """import time
 def my_twice(x):
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 1.2
     while time.monotonic() < end:
         time.sleep(0.1)
         until = time.process_time() + 0.01
