@@ -306,9 +306,13 @@ SPOILED = {
 }
 
 
-SPOILS = [pytest.param(5, change, id=f"5-{name}") for name, change in SPOILED.items()]
-SPOILS += [pytest.param(6, change, id=f"6-{name}", marks=() if name == "flat" else pytest.mark.wide)
-           for name, change in SPOILED.items()]  # fmt: skip
+SPOILS = [
+    pytest.param(
+        place, change, id=f"{place}-{name}",
+        marks=() if (place == 6) == (name == "flat") else pytest.mark.wide,
+    )
+    for place in (5, 6) for name, change in SPOILED.items()
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("place, change", SPOILS)
@@ -319,11 +323,10 @@ def test_a_place_where_no_joint_test_looks_is_seen(truth, faithful, change, plac
         at = spoiled_at(truth, place, change) if sampling.temperature else faithful
         return at(prompts, n, sampling, seed)
 
-    bad, good = audited(truth, mode, faithful, samples=1500).rows
+    [bad] = audited(truth, mode, samples=1500).rows
     assert re.match(rf"(token {place}|all places) off by a total variation", bad.refusal)
     assert min(bad.places["T 1"][1:], key=lambda x: x.p).place == f"token {place}"
     assert min(test.p for test in bad.tests) > LEVEL, "the first three tokens are right"
-    assert not good.refusal
 
 
 @pytest.mark.parametrize("setting", ["T .7, top-p .9", "top-k 4"])
@@ -339,10 +342,11 @@ def test_an_engine_that_leaves_a_setting_out_is_refused_there(
         return faithful(prompts, n, heard, seed)
 
     engine = Engine("ours", "1", {"deaf": deaf, "right": faithful})
-    bad, good = audit.audit(engine, truth, 400, settings=[*settings]).rows
+    report = audit.audit(engine, truth, 400, settings=[*settings])
+    bad, good = report.rows
     assert bad.refusal.startswith(f"{setting}, ") and not good.refusal
     assert list(good.places) == [*settings] and len(good.places["T 1"]) == 11
-    table = "\n".join(audit.table(audit.audit(engine, truth, 400, settings=[*settings])))
+    table = "\n".join(audit.table(report))
     assert table.count("right, K = 4") == 1 + len(settings)
 
 
@@ -421,7 +425,7 @@ def test_a_right_engine_is_right_and_its_counts_are_told(truth, faithful):
 
 
 def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shipped, tmp_path):
-    right = audit.audit(only(adapters.open_nanogpt(tmp_path), "draft"), shipped, 100)
+    right = audit.audit(only(adapters.open_nanogpt(tmp_path, K=2), "draft"), shipped, 60, K=2)
     assert right.right and right.rows[0].counts["greedy"]["accepted"] > 0
     wrong = adapters.open_nanogpt(tmp_path, K=1, bug=1)  # of K tokens so many places are tested
     wrong = audit.audit(only(wrong, "lookup"), shipped, 500, K=1)
@@ -432,10 +436,10 @@ def test_our_own_decoder_is_right_and_a_greedy_test_alone_does_not_see_bug_1(shi
 
 
 def test_no_sample_of_a_call_is_anothers_copy(tmp_path):
-    """Of 12 texts of 16 tokens, drawn in one call, no two are alike: each has a seed of its own."""
+    """Of 6 texts of 16 tokens, drawn in one call, no two are alike: each has a seed of its own."""
     for name, generate in adapters.open_nanogpt(tmp_path).modes.items():
-        made = generate([[1, 2, 3]] * 12, 16, Sampling(), 5)
-        assert len({tuple(tokens) for tokens in made}) == 12, name
+        made = generate([[1, 2, 3]] * 6, 16, Sampling(), 5)
+        assert len({tuple(tokens) for tokens in made}) == 6, name
         assert made[3:5] == generate([[1, 2, 3]] * 2, 16, Sampling(), 8), (
             "by the seed and its place"
         )
@@ -777,10 +781,10 @@ def test_transformers_writes_under_constraints_what_we_do(pair, tmp_path):
     made = set()
     for name, rules in audit.rules_of(tokenizer).items():
         if audit.asks(rules) <= set(engine.takes):
-            right = complete(target, prompt, 24, rules, sampling=Sampling(0)).tokens
+            right = complete(target, prompt, 12, rules, sampling=Sampling(0)).tokens
             made.add(tuple(right))
             for mode, generate in engine.modes.items():
-                text = generate([prompt], 24, Sampling(0), 0, constraints=rules)
+                text = generate([prompt], 12, Sampling(0), 0, constraints=rules)
                 assert text == [right], (name, mode)
     assert len(made) == 4 and set(engine.takes) == {"grammar", "bias", "repetition", "min_p"}
 
@@ -913,8 +917,8 @@ def test_the_controls_run_where_this_package_is_not_installed(monkeypatch, tmp_p
 def test_transformers_is_right(shipped, tmp_path):
     pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
     export_pair(tmp_path)
-    engine = adapters.open_transformers(tmp_path)
-    report = audit.audit(engine, shipped, 100)
+    engine = adapters.open_transformers(tmp_path, K=2)
+    report = audit.audit(engine, shipped, 60, K=2)
     assert report.right, audit.verdicts(report)
     plain, draft, lookup = (row.counts["greedy"]["passes"] for row in report.rows)
     assert plain == 200 and draft < 100 and lookup < 180, "drafts save passes"
