@@ -22,7 +22,7 @@ from nanogpt.generate import Generation, Round
 from nanogpt.proof.statistics import LEVEL
 from nanogpt.sampling import RandomSource, Sampling
 
-TEXTS = 80
+TEXTS, TOKENS = 80, 10
 WIDE = pytest.mark.wide
 STALE = 13  # the bug of the gallery that leaves a rejected guess in the cache
 
@@ -31,7 +31,7 @@ STALE = 13  # the bug of the gallery that leaves a rejected guess in the cache
 def serving(*given, **settings):
     """The address of a server of ours, which ends with the block."""
     server = serve.open_server(*given, **settings)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1"
     finally:
@@ -49,7 +49,7 @@ def served():
         yield lambda bug=None, draft="lookup": servers.enter_context(serving(bug, draft))
 
 
-def audited(address, told=False, sampling=Sampling(), texts=TEXTS, n=10, **more):
+def audited(address, told=False, sampling=Sampling(), texts=TEXTS, n=TOKENS, **more):
     server = Endpoint(address, more=more)
     return server.audit(endpoint.PROMPT, n, texts, sampling, told=told)
 
@@ -71,7 +71,7 @@ def test_a_right_server_is_not_refused(served, draft):
     report = audited(served(draft=draft))
     assert report.right and not report.blind and report.texts == TEXTS
     assert [place.place for place in report.places[:2]] == ["all places", "token 1"]
-    assert len(report.places) == 11 and report.source == "read again"
+    assert len(report.places) == 1 + TOKENS and report.source == "read again"
 
 
 @pytest.mark.parametrize("bug, first", [pytest.param(11, 1, marks=WIDE), (8, 5), (STALE, 2)])
@@ -172,7 +172,7 @@ def test_what_goes_wrong_at_the_server_is_one_line(served, capsys):
 
 def test_the_command_says_its_verdict_and_returns_it(served, capsys, tmp_path):
     file = tmp_path / "report.json"
-    few = ["--samples", str(TEXTS)]
+    few = ["--samples", str(TEXTS), "--tokens", str(TOKENS)]
     assert nanogpt(["audit", served(), *few, "--json", str(file)]) == 0
     assert "verdict: right; a bias of" in capsys.readouterr().out
     assert json.loads(file.read_text())["source"] == "read again"
@@ -300,7 +300,7 @@ def test_right_tokens_fail_a_test_as_rarely_as_its_level_says():
     ],
 )
 def test_wrong_tokens_are_refused(change):
-    report = judge(drawn(1200, RandomSource(2), change=change), Sampling(), LEVEL, "", "")
+    report = judge(drawn(600, RandomSource(2), change=change), Sampling(), LEVEL, "", "")
     assert not report.right
 
 
