@@ -51,6 +51,7 @@ from nanogpt.serving.paged import block_key, on_pool
 from nanogpt.speculative import CHAIN, accept_reject, speculative_generate
 
 
+@pytest.mark.wide  # its unedited mutant is the same code, and meets them all in make test
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_the_correct_decoder_passes(check):
     check(speculative_generate)
@@ -87,14 +88,14 @@ CASES = [(name, check) for name, check in CASES if check not in AS_MUTANTS.get(n
 
 
 # Of each loop, a chain's and a tree's, one decoder meets the long checks in make test. That trees
-# and blocks of every kind are exact is enumerated in test_rules.
+# and blocks of every kind are exact is enumerated in test_rules, other drafts in their own files.
 WIDE = pytest.mark.wide
 LONG = {
     (name, check)
     for name in ("block", "with", "fixed", "eagle")
     for check in ("rounds", "frequencies")
 }
-LONG.add(("with", "exact"))
+LONG |= {(name, "exact") for name in ("with", "eagle", "pairs", "hybrid")}
 CASES = [pytest.param(*case, marks=WIDE if case in LONG else ()) for case in CASES]
 
 
@@ -223,7 +224,12 @@ def unedited(decoder_of):
     return mutant(dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=decoder_of))
 
 
-@pytest.mark.parametrize("decoder_of", AS_MUTANTS)
+LIKE_FIXED = ("block", "with", "without")  # another rule in the same loops
+
+
+@pytest.mark.parametrize(
+    "decoder_of", [pytest.param(x, marks=WIDE if x in LIKE_FIXED else ()) for x in AS_MUTANTS]
+)
 def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
     same = unedited(decoder_of)
     for check in AS_MUTANTS[decoder_of].split():
@@ -271,8 +277,9 @@ OF_EACH = {  # which the unedited mutant passes, and the decoder is the same cod
 }
 OF_EACH |= PROMISES | {"ahead": "outcomes", "learning": "taught apart lessons"}
 OF_EACH |= {"budget": "product"}
+IN_TEST_AHEAD = ("exact", "greedy", "acceptance")
 SERVING_CASES = [
-    (name, check)
+    pytest.param(name, check, marks=WIDE if name == "ahead" and check in IN_TEST_AHEAD else ())
     for name in SERVING
     for check in serving_checks(name)
     if check not in OF_EACH[name].split()
@@ -326,10 +333,11 @@ def test_which_checks_see_a_serving_bug(bug):
     assert seen == SEEN[bug.number].split() and bug.caught_by in seen
 
 
-# Chapters 24 and 34 meet these checks with the package's own decoders.
-IN_CHAPTERS = [("server", "memory"), ("learning", "taught")]
+# Chapters 24 and 34, and the test below, meet these checks with the package's own decoders.
+ELSEWHERE = [("server", check) for check in ("memory", "preemption", "held")]
+ELSEWHERE.append(("learning", "taught"))
 UNEDITED = [(name, check) for name in SERVING for check in OF_EACH[name].split()]
-UNEDITED = [pytest.param(*case, marks=WIDE if case in IN_CHAPTERS else ()) for case in UNEDITED]
+UNEDITED = [pytest.param(*case, marks=WIDE if case in ELSEWHERE else ()) for case in UNEDITED]
 
 
 @pytest.mark.parametrize(("name", "check"), UNEDITED)
