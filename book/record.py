@@ -20,10 +20,11 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split, write_atomically
 from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
-from nanogpt.generate import Proposer, Round, TreeRound
+from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual, speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import Proposer, TreeRound
 
 RECORDED = Path(__file__).resolve().parent / "live" / "recorded.json"
 PROMPT = "ROMEO:"
@@ -136,7 +137,7 @@ def round_of(r: Round, us: Iterator[float], restart: bool, tokenizer: CharTokeni
     last = {"text": tokenizer.decode([token]), "fate": fate, "p": float(p[before + 1, token])}
     if fate == "resampled":
         last["residual"] = float(left[token])
-    cache = [r.cache_len, r.cache_len + 1 + len(drafts), r.cache_len + 1 + len(path)]
+    cache = [r.position, r.position + 1 + len(drafts), r.position + 1 + len(path)]
     return {"restart": restart, "cache": cache, "drafts": drafts, "last": last}
 
 
@@ -153,7 +154,7 @@ def record(target, tokenizer: CharTokenizer, draft, settings: dict) -> dict:
     us, rounds, held = iter(rng.noted), [], len(PROMPT) - 1
     for r in made.rounds:
         restart = held == target.config.block_size
-        assert restart or r.cache_len == held
+        assert restart or r.position == held
         rounds.append(round_of(r, us, restart, tokenizer))
         held = rounds[-1]["cache"][2]
     assert next(us, None) is None

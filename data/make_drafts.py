@@ -25,7 +25,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm, trange
 
-from nanogpt import checkpoint, state
+from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.course import chapter_34 as moving
 from nanogpt.data import (
@@ -37,10 +37,11 @@ from nanogpt.data import (
     train_val_split,
 )
 from nanogpt.drafts import adaptive, eagle, itself, ngram, pairs, parallel, transformer
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource
+from nanogpt.targets import state
+from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.train import evaluate, make_optimizer, on_text, train
 
 PARTS, TEXTS, LENGTH = 10, 256, 6_000  # what the tree is made from

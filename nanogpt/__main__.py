@@ -7,12 +7,12 @@ import os
 import sys
 
 COMMANDS = {  # word: (module, what it does)
-    "course": ("commands.course", "how far you are: your answers, and what the judges say of them"),
-    "demo": ("commands.demo", "one prompt, decoded both ways, in the terminal"),
+    "course": ("course.command", "how far you are: your answers, and what the judges say of them"),
+    "demo": ("course.demo", "one prompt, decoded both ways, in the terminal"),
     "bench": ("measure.bench", "drafts against plain decoding, in pairs"),
-    "load": ("commands.load", "how many requests a second a server stands, and within an SLO"),
-    "size": ("commands.size", "will it pay? your model, GPU and load"),
-    "check": ("commands.check", "does it hold on a model of yours? any of transformers"),
+    "load": ("measure.load", "how many requests a second a server stands, and within an SLO"),
+    "size": ("measure.size", "will it pay? your model, GPU and load"),
+    "check": ("engines.check", "does it hold on a model of yours? any of transformers"),
     "export": ("engines.export", "our models as folders for other engines"),
     "audit": ("engines.audit", "is an engine lossless?"),
     "serve": ("engines.serve", "our models behind an address, in the form of OpenAI's"),

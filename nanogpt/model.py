@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -52,21 +51,6 @@ class GPTConfig:
 def causal_mask(T: int, P: int = 0, device: torch.device | None = None) -> Tensor:
     """(T, P+T) bool, True where row i (position P+i) may attend to column j: j <= P + i."""
     return torch.ones(T, P + T, dtype=torch.bool, device=device).tril(diagonal=P)
-
-
-def tree_mask(parents: Sequence[int], P: int) -> Tensor:
-    """(N+1, P+N+1) bool: the current token and the nodes, after P cached tokens.
-
-    Each row may attend to the cache, to itself and to its ancestors. Its sum less one is the
-    token's position: how many tokens come before it on its own path.
-    """
-    N = len(parents)
-    mask = np.zeros((N + 1, P + N + 1), dtype=bool)
-    mask[0, : P + 1] = True  # the current token sees the cache and itself
-    for row, parent in enumerate(parents, start=1):
-        mask[row] = mask[parent + 1]  # whatever its parent sees
-        mask[row, P + row] = True
-    return torch.from_numpy(mask)
 
 
 def side_by_side(streams: Sequence[Tensor], layers: Sequence[int]) -> Tensor:

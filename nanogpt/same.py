@@ -17,10 +17,11 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor
 
-from nanogpt.generate import Draft, Proposer, Text, Tree
+from nanogpt.generate import Text
 from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabilities
-from nanogpt.speculative import CHAIN, More, draw_chain
-from nanogpt.tree import TREE, propose_tree
+from nanogpt.speculative import CHAIN, Draft, draft_chain
+from nanogpt.trees.loop import TREE, propose_tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
 def noise(seed: int, index: int, vocab_size: int) -> np.ndarray:
@@ -97,21 +98,18 @@ def accept_same_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tup
 
 
 def draft_same(
-    draft: Draft,
-    context: Sequence[int],
-    K: int,
-    sampling: Sampling,
-    rng: SameDice,
-    more: More | None = None,
+    draft: Draft, text: Text, K: int, sampling: Sampling, rng: SameDice
 ) -> tuple[list[int], Tensor]:
-    """What draw_chain returns; the target then draws from the same place on."""
+    """What draft_chain returns; the target then draws from the same place on."""
     start = rng.index
-    drawn = draw_chain(draft, context, K, sampling, rng, more)
+    drawn = draft_chain(draft, text, K, sampling, rng)
     rng.index = start
     return drawn
 
 
-def propose_same(draft: Proposer, text: Text, most: int, sampling: Sampling, rng: SameDice) -> Tree:
+def propose_same(
+    draft: Proposer, text: ReadText, most: int, sampling: Sampling, rng: SameDice
+) -> Tree:
     """What propose_tree returns; the target then draws from the same place on.
 
     A draft that draws several nodes for one place (Grown, say) moves on with each, so that most are
@@ -144,11 +142,10 @@ class Favourites(Proposer):
             )
         self.draft, self.nodes, self.sharpness = draft, nodes, sharpness
         self.vocab_size = draft.vocab_size
-        self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: SameDice) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: SameDice) -> Tree:
         """A tree at most `most` deep; q (N, V) is one-hot, for nothing judges by it."""
-        own, tokens, parents = text.memory(self, self.new), [], []
+        own, tokens, parents = text.memory(self, self.draft.fresh), [], []
         waiting: list[tuple[float, int, int, list[int]]] = []  # (-worth, parent, token, context)
 
         def race(parent: int, context: list[int], worth: float) -> None:

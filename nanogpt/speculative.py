@@ -14,34 +14,45 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, trim_kv_cache
-from nanogpt.generate import ChainDraft, Draft, Generation, Proposer, Round, Text
+from nanogpt.generate import Generation, Round, Text
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 
-More = Callable[[Tensor, int], bool]
-Policy = Callable[[list[Round]], tuple[int, More | None]]
+
+class Draft:
+    """What guesses, token by token. Yours inherits it, and brings vocab_size and get_probs.
+
+    fresh, draw: for a draft that remembers what it has read, or draws many tokens sooner than one.
+    """
+
+    vocab_size: int
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, all tokens so far, at temperature 1; float64."""
+        raise NotImplementedError
+
+    def fresh(self) -> Draft:
+        """This draft for another text, before it has read anything."""
+        return self
+
+    def draw(
+        self, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
+    ) -> tuple[list[int], Tensor]:
+        """What draft_tokens returns."""
+        return draft_tokens(self, context, K, sampling, rng)
 
 
 def draft_tokens(
-    draft: Draft,
-    context: Sequence[int],
-    K: int,
-    sampling: Sampling,
-    rng: RandomSource,
-    more: More | None = None,
+    draft: Draft, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
 ) -> tuple[list[int], Tensor]:
     """K tokens drawn one after another from the draft, and the q that each was drawn from.
 
     Returns candidates (K tokens) and draft_probs (K, V), with `sampling` applied to the draft's
-    probabilities as it is to the target's logits: the claimed q is the sampled q. `more(q, n)`, if
-    given, is asked before each draw, after n tokens have been drawn, whether to draw from q at all.
-    It never sees the token.
+    probabilities as it is to the target's logits: the claimed q is the sampled q.
     """
     tokens, draft_probs = list(context), []
-    for n in range(K):
+    for _ in range(K):
         q = sampling.of_probs(draft.get_probs(tokens))  # (V,)
-        if more is not None and not more(q, n):
-            break
         draft_probs.append(q)
         tokens.append(rng.categorical(q))
     q = torch.stack(draft_probs) if draft_probs else torch.empty(0, draft.vocab_size).double()
@@ -102,15 +113,31 @@ def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return excess / total if total > 0 else p
 
 
-def check_draft(draft: Draft | Proposer, vocab_size: int, K: int = 1) -> None:
-    """Raise ValueError unless K is a whole number from 1, and the two vocabularies agree."""
+def check_vocabulary(vocab_size: int, own: int) -> None:
+    """Raise ValueError unless a draft's vocabulary has as many tokens as the target's own."""
+    if vocab_size != own:
+        raise ValueError(
+            f"the draft has a vocabulary of {vocab_size} tokens and the target one of {own}; they "
+            "must share one tokenizer"
+        )
+
+
+def check_draft(draft: Draft, vocab_size: int, K: int) -> None:
+    """Raise ValueError unless this is a draft for the vocabulary, and K a whole number from 1."""
+    if not hasattr(draft, "draw"):
+        raise ValueError(
+            f"the draft is a {type(draft).__name__}; let it inherit nanogpt.speculative.Draft"
+        )
     if isinstance(K, bool) or not isinstance(K, int) or K < 1:
         raise ValueError(f"K is {K!r}; it must be a whole number from 1")
-    if draft.vocab_size != vocab_size:
-        raise ValueError(
-            f"the draft has a vocabulary of {draft.vocab_size} tokens and the target one of "
-            f"{vocab_size}; they must share one tokenizer"
-        )
+    check_vocabulary(draft.vocab_size, vocab_size)
+
+
+def draft_chain(
+    draft: Draft, text: Text, K: int, sampling: Sampling, rng: RandomSource
+) -> tuple[list[int], Tensor]:
+    """What the draft guesses after the text, and its q: K tokens, or as many as have room."""
+    return draft.draw(text.tokens, min(K, text.room), sampling, rng)
 
 
 @dataclass(frozen=True)
@@ -126,21 +153,7 @@ class Steps:
     trim: Callable
 
 
-def draw_chain(
-    draft: Draft,
-    context: Sequence[int],
-    K: int,
-    sampling: Sampling,
-    rng: RandomSource,
-    more: More | None = None,
-) -> tuple[list[int], Tensor]:
-    """What draft_tokens returns; from the draft's own `chain` where q is taken as it is."""
-    if more is None and sampling == Sampling() and isinstance(draft, ChainDraft):
-        return draft.chain(context, K, rng)
-    return draft_tokens(draft, context, K, sampling, rng, more)
-
-
-CHAIN = Steps(draw_chain, verify_candidates, accept_reject, trim_kv_cache)
+CHAIN = Steps(draft_chain, verify_candidates, accept_reject, trim_kv_cache)
 
 
 @torch.inference_mode()
@@ -150,22 +163,17 @@ def speculative_rounds(
     K: int = 4,
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
-    policy: Policy | None = None,
     steps: Steps = CHAIN,
 ) -> Iterator[Round]:
     """Write the text to its end; yields each round when its tokens are there."""
     check_draft(draft, text.target.config.vocab_size, K)
-    rng = rng or text.rng
-    own = text.memory(draft, draft.fresh) if isinstance(draft, Draft) else draft
+    own, rng = draft.fresh(), rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
-        most, more = policy(text.rounds) if policy else (K, None)
-        k, current, n = min(most, text.room), text.tokens[-1], text.position
+        current, past_kvs, n = text.tokens[-1], text.past_kvs, text.position
 
-        candidates, q = steps.draft(own, text.tokens, k, sampling, rng, more)
-        p, new_kvs = steps.verify(
-            text.target, current, candidates, text.past_kvs, sampling, text.unread
-        )
+        candidates, q = steps.draft(own, text, K, sampling, rng)
+        p, new_kvs = steps.verify(text.target, current, candidates, past_kvs, sampling, text.unread)
         emitted = steps.accept(candidates, q, p, rng)
         past_kvs = steps.trim(new_kvs, len(emitted), n)
 
@@ -182,18 +190,16 @@ def speculative_generate(
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
     stop_token: int | None = None,
-    policy: Policy | None = None,
     steps: Steps = CHAIN,
 ) -> Generation:
     """The target's continuation of the prompt, with several tokens a pass where the draft is good.
 
     Tokens, stop token, window and `rng` are as in autoregressive_generate, and so is the
-    distribution of the output, for any draft and K, the number of tokens to draft a round. A
-    `policy` chooses it instead: it is asked before each round, policy(rounds so far), for the most
-    tokens to draft and the `more` of draft_tokens. `steps`: the four functions that make a round.
-    Raises ValueError for a bad request, K < 1, or a draft with another vocabulary.
+    distribution of the output, for any draft and K, the number of tokens to draft a round. `steps`:
+    the four functions that make a round.
+    Raises ValueError for a bad request, K < 1, no draft, or one with another vocabulary.
     """
     text = Text(target, prompt_tokens, max_new_tokens, stop_token)
-    for _ in speculative_rounds(text, draft, K, sampling, rng, policy, steps):
+    for _ in speculative_rounds(text, draft, K, sampling, rng, steps):
         pass
     return text.generation()

@@ -24,9 +24,9 @@ from pretend import Pretend
 
 from nanogpt import data
 from nanogpt.drafts import ngram
-from nanogpt.generate import Text
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof import toys
+from nanogpt.trees.tree import ReadText
 
 torch.set_num_threads(1)
 local_provisioner.launch_kernel = warm.launcher(local_provisioner.launch_kernel)
@@ -101,7 +101,8 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            alone = nodeid.startswith("tests/test_notebooks_alone.py")
+            long = "tests/test_notebooks_alone.py", "tests/browser/test_jupyterlab.py"
+            alone = nodeid.startswith(long)
             return nodeid if alone else super()._split_scope(nodeid)
 
     return Scheduler(config, log)
@@ -193,7 +194,7 @@ TINY = GPTConfig(vocab_size=11, block_size=12, n_layer=2, n_head=2, n_embd=8)
 
 def read_text(target, prompt, n, layers=None):
     """A text of which all but the current token has been read, in a pass of its own."""
-    text = Text(target, prompt, n)
+    text = ReadText(target, prompt, n)
     text.read(layers)
     return text
 
@@ -201,7 +202,7 @@ def read_text(target, prompt, n, layers=None):
 def restarts(made):
     """How often a generation's context began anew: not where the last round left it."""
     pairs = itertools.pairwise(made.rounds)
-    return sum(after.cache_len != r.cache_len + len(r.emitted) for r, after in pairs)
+    return sum(after.position != r.position + len(r.emitted) for r, after in pairs)
 
 
 def make_model(config=TINY, seed=0, dtype=torch.float64):

@@ -1,6 +1,7 @@
 """Draft lengths chosen while decoding: exact, within bounds, and sensible."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,12 +19,12 @@ from nanogpt.drafts.adaptive import (
     fit_stop,
 )
 from nanogpt.drafts.ngram import count_ngrams
-from nanogpt.generate import ChainDraft, Round
+from nanogpt.generate import Round
 from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.decoders import decoder
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import draft_tokens, speculative_generate
+from nanogpt.speculative import CHAIN, Draft, draft_tokens, speculative_generate
 from nanogpt.theory import best_K
 
 POLICIES = {
@@ -33,17 +34,24 @@ POLICIES = {
 }
 
 
+def chosen_by(policy):
+    """What speculative_generate takes for a policy."""
+    return {"steps": replace(CHAIN, draft=adaptive.adaptive(policy))}
+
+
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_policy_is_lossless(policy, check):
+    asked = chosen_by(policy)
+
     def generate(target, draft, prompt, n, K, *args, **kwargs):
-        return speculative_generate(target, draft, prompt, n, K, *args, policy=policy, **kwargs)
+        return speculative_generate(target, draft, prompt, n, K, *args, **asked, **kwargs)
 
     check(generate)
 
 
 def test_a_rule_that_discards_a_token_it_has_seen_is_biased():
-    def draft_tokens_looking(draft, context, K, sampling, rng, more=None):
+    def draft_tokens_looking(draft, context, K, sampling, rng):
         tokens, draft_probs = list(context), []
         for _ in range(K):
             q = sampling.of_probs(draft.get_probs(tokens))
@@ -63,7 +71,7 @@ def drafted(policy, draft_of, n=40):
     """How many tokens each full round drafted."""
     target = toy_target(7, 64)
     made = speculative_generate(
-        target, draft_of(target), [0, 1], n, rng=RandomSource(1), policy=policy
+        target, draft_of(target), [0, 1], n, rng=RandomSource(1), **chosen_by(policy)
     )
     return [len(r.candidates) for r in made.rounds[:-3]]
 
@@ -180,8 +188,9 @@ def test_a_rule_can_be_prepared_for_rows_made_while_decoding():
     """Counted tables make their rows when they are first asked for, in inference mode."""
     target, draft = toy_target(7, 64), count_ngrams(torch.arange(200) % 7, 7, 2)
     stop = StopRule([0.5, 2.0, -1.0])
+    asked = chosen_by(by_prediction(stop, 0.4))
     for _ in range(2):
-        made = speculative_generate(target, draft, [0, 1], 30, policy=by_prediction(stop, 0.4))
+        made = speculative_generate(target, draft, [0, 1], 30, **asked)
         rows = [row for row in draft.rows if row is not None]
         stop.prepare(rows)
         assert made.rounds and {id(row) for row in rows} <= stop.prepared.keys()
@@ -199,17 +208,17 @@ def test_a_stop_rule_is_stored_and_the_shipped_one_is_there(tmp_path):
 
 
 def test_a_policy_is_asked_before_each_draw_of_a_draft_that_could_make_its_chain_at_once():
-    """The draft's own `chain` asks nobody, so it is not taken where a policy looks at q."""
+    """The draft's own `draw` asks nobody, so it is not taken where a policy looks at q."""
 
-    class AtOnce(ChainDraft):
+    class AtOnce(Draft):
         vocab_size = 2
 
         def get_probs(self, context):
             return torch.tensor([0.5, 0.5], dtype=torch.float64)
 
-        def chain(self, context, K, rng):
+        def draw(self, context, K, sampling, rng):
             return draft_tokens(self, context, K, Sampling(), rng)
 
-    asked = {"policy": lambda rounds: (4, lambda q, n: n < 2), "rng": RandomSource(0)}
+    asked = {**chosen_by(lambda rounds: (4, lambda q, n: n < 2)), "rng": RandomSource(0)}
     made = speculative_generate(toy_target(2, 8), AtOnce(), [0], 12, **asked)
     assert max(len(r.candidates) for r in made.rounds) == 2

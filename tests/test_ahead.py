@@ -17,9 +17,7 @@ from series import ROOT, cells, read
 from nanogpt.course import chapter_26
 from nanogpt.drafts import ahead
 from nanogpt.drafts.ahead import AheadDraft, Branching, BranchingModel, Drafter, Inline, Worker
-from nanogpt.drafts.protocol import Proposer
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Round, autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -27,7 +25,9 @@ from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import Proposer
 
 GREEDY, V = Sampling(0), 5
 CHAPTER = ROOT / "notebooks" / "26_speculating_on_speculation.ipynb"

@@ -48,7 +48,6 @@ from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import SuffixDraft
-from nanogpt.drafts.protocol import ChainDraft
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import bench
@@ -132,10 +131,12 @@ def test_a_right_draft_that_proposes_passes(name, toy):
     assert float(found["exact"].split("total variation ")[1]) < 1e-4
 
 
-class Chained(bigram.BigramDraftModel, ChainDraft):
+class Chained(bigram.BigramDraftModel):
     """A right draft with a chain."""
 
-    def chain(self, context, K, rng):
+    def draw(self, context, K, sampling, rng):
+        if sampling.temperature != 1:
+            return super().draw(context, K, sampling, rng)
         tokens, rows = list(context), []
         for _ in range(K):
             rows.append(self.get_probs(tokens))
@@ -150,7 +151,7 @@ def test_a_right_chain_passes(toy):
 
 
 def test_a_chain_is_asked_for_no_guesses_as_it_is_at_the_end_of_a_text(entered):
-    with pytest.raises(Refused, match=r"chain fails for no guesses \(K = 0: return \[\] and torch"):
+    with pytest.raises(Refused, match=r"draw fails for no guesses \(K = 0: return \[\] and torch"):
         entered(HEAD + CHAIN.format(draw="rng.categorical(q)", claim="q", first=0))
 
 
@@ -182,8 +183,7 @@ import random, time
 import numpy as np
 import torch
 from nanogpt.drafts.bigram import BigramDraftModel as Bigram
-from nanogpt.drafts.protocol import ChainDraft, Proposer
-from nanogpt.generate import Tree
+from nanogpt.trees.tree import Proposer, Tree
 
 
 def make_draft(tokens, vocab_size):
@@ -233,22 +233,24 @@ def test_a_q_that_depends_on_more_than_the_context_is_refused(entered):
             "        self.q[:] = q\n        return self.q\n"
         )
     with pytest.raises(
-        Refused, match=r"get_probs fails after 'a', line 17: IndexError: list index"
+        Refused, match=r"get_probs fails after 'a', line 16: IndexError: list index"
     ):
         entered(start + "        return self.rows[context[-2]]\n")
 
 
 CHAINS = {
-    "argmax": ("int(q.argmax())", "q", r"chain claims q = 0\.\d+ for '.' after .*probability 1"),
-    "sharper": ("rng.categorical(q**2 / (q**2).sum())", "q", r"chain claims q = "),
+    "argmax": ("int(q.argmax())", "q", r"draw claims q = 0\.\d+ for '.' after .*probability 1"),
+    "sharper": ("rng.categorical(q**2 / (q**2).sum())", "q", r"draw claims q = "),
     "uniform": ("rng.categorical(q)", "torch.full_like(q, 1 / 7)", "off by .* from that of get_p"),
     "own": ("int(torch.multinomial(q, 1))", "q", "again with the same rng; draw with rng.categor"),
     "text": ("torch.tensor(rng.categorical(q))", "q", r"must return a list of \d tokens, as int"),
-    "single": ("rng.categorical(q)", "q.float()", "chain: q is float32"),
+    "single": ("rng.categorical(q)", "q.float()", "draw: q is float32"),
 }
 CHAIN = """
-class Mine(Bigram, ChainDraft):
-    def chain(self, context, K, rng):
+class Mine(Bigram):
+    def draw(self, context, K, sampling, rng):
+        if sampling.temperature != 1:
+            return super().draw(context, K, sampling, rng)
         tokens, rows = list(context), []
         for i in range(K):
             q = self.get_probs(tokens[:len(context) + i] if not i else [tokens[-1]])
@@ -272,10 +274,10 @@ def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_e
 
 def test_a_chain_may_not_write_into_the_context(entered):
     code = (
-        "class Mine(Bigram, ChainDraft):\n"
-        "    def chain(self, context, K, rng):\n        context += [0] * K\n"
+        "class Mine(Bigram):\n"
+        "    def draw(self, context, K, sampling, rng):\n        context += [0] * K\n"
     )
-    with pytest.raises(Refused, match="chain changes the context that it is given; copy it with"):
+    with pytest.raises(Refused, match="draw changes the context that it is given; copy it with"):
         entered(f"{HEAD}{code}        return [0] * K, torch.eye(7).double()[[0] * K]\n")
 
 
@@ -348,7 +350,7 @@ def test_a_tree_that_reads_the_text_may_not_change_it(entered):
     code += "    def propose(self, text, most, sampling, rng):\n        "
     with pytest.raises(Refused, match="propose changes the text"):
         entered(code + "text.tokens.append(0)\n")
-    with pytest.raises(Refused, match=r"propose returns a list; it must be a generate.Tree"):
+    with pytest.raises(Refused, match=r"propose returns a list; it must be a trees.tree.Tree"):
         entered(code + "return []\n")
 
 
@@ -433,8 +435,8 @@ FILES = {
     "arguments": ("def make_draft(): ...", r"must take \(tokens, vocab_size\)"),
     "raises": ("def make_draft(tokens, V):\n    return {}[V]", "fails, line 2: KeyError: 7"),
     "None": ("def make_draft(tokens, V): ...", "make_draft returns None; end it with `return"),
-    "class": ("class A: get_probs = 1\ndef make_draft(t, V): return A", "not an object with get_p"),
-    "nothing": ("def make_draft(t, V): return 5", "returns int, not an object with get_probs"),
+    "class": ("class A: get_probs = 1\ndef make_draft(t, V): return A", "not an object of a class"),
+    "nothing": ("def make_draft(t, V): return 5", "returns int, not an object of a class"),
     "vocabulary": (HEAD + "class Mine(Bigram):\n    vocab_size = property(lambda s: 65, print)",
                    "vocab_size is 65; the target has 7 tokens, and they must share one tokenizer"),
     "K": (HEAD + "Mine = Bigram\nK = 0", r"K is 0; it must be a whole number in 1 … 15$"),
@@ -447,7 +449,7 @@ FILES = {
     "POLICY and K": (HEAD + "Mine = Bigram\nPOLICY = 'entropy'\nK = 3", "and K left out beside it"),
     "K for a policy": (HEAD + "Mine = Bigram\nK = 'entropy'", "K is 'entropy'; it must be a whole"),
     "propose alone": ("class A:\n    vocab_size, propose = 7, print\n"
-                      "def make_draft(t, V): return A()", "returns A, not .* no Proposer of nano"),
+                      "def make_draft(t, V): return A()", "returns A, not .* Proposer, of nanogpt"),
     "RULE": (HEAD + "Mine = Bigram\nRULE = 'lossy'", "RULE is 'lossy'; it must be one of token"),
     "target": ("def make_draft(tokens, V, target):\n    target.lm_head.weight.data *= 1\n"
                "    target.ln_f.bias.data += 1e-6", "it changes the target's weights; copy.deep"),
@@ -600,8 +602,10 @@ def sharpened(q):
 DRAWS = (
     TARGET
     + """
-class Mine(Bigram, ChainDraft):
-    def chain(self, context, K, rng):
+class Mine(Bigram):
+    def draw(self, context, K, sampling, rng):
+        if sampling.temperature != 1:
+            return super().draw(context, K, sampling, rng)
         tokens, rows = list(context), [torch.empty(0, 7).double()]
         for _ in range(K):
             q = self.get_probs(tokens)
@@ -679,7 +683,7 @@ class Mine(Bigram):
 )
 ELSE = "in the place of nanogpt.measure.bench"
 CHEATS = {  # what was tried on this arena, and how it is refused
-    "a chain draws argmax": (DRAWS.format(draw="int(q.argmax())"), "chain claims q = "),
+    "a chain draws argmax": (DRAWS.format(draw="int(q.argmax())"), "draw claims q = "),
     "it does in long texts": (
         DRAWS.format(draw="int(q.argmax()) if len(context) > 34 else rng.categorical(q)"),
         r"^2000 guesses are not spread as",
@@ -762,12 +766,12 @@ def test_guesses_that_change_after_they_were_judged_are_refused(raced):
     code = (
         DRAWS.format(draw=draws)
         + """
-    def chain(self, context, K, rng, honest=Mine.chain, last=[[]]):
+    def draw(self, context, K, sampling, rng, honest=Mine.draw, last=[[]]):
         last[0][:] = last[0][::-1]
-        candidates, q = honest(self, context, K, rng)
+        candidates, q = honest(self, context, K, sampling, rng)
         last[0] = candidates if late else []
         return candidates, q
-""".replace("=Mine.chain", "=chain")
+""".replace("=Mine.draw", "=draw")
     )
     with pytest.raises(
         Refused, match="in the race its guesses changed after they were judged; ret"

@@ -15,16 +15,13 @@ from tqdm import tqdm
 
 from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
-from nanogpt.constraints import Constraints, complete
 from nanogpt.data import DATA_DIR
 from nanogpt.drafts import transformer
 from nanogpt.engines import adapters, audit
 from nanogpt.engines.adapters import Engine
 from nanogpt.engines.audit import Truth, behind_the_best, powers, resampled
 from nanogpt.engines.export import export_pair
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
-from nanogpt.grammar import Grammar
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.decoders import constrained_decoder
@@ -49,6 +46,9 @@ from nanogpt.proof.statistics import (
 )
 from nanogpt.proof.toys import TableDraft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.constraints import Constraints, complete
+from nanogpt.serving.grammar import Grammar
+from nanogpt.targets.fused import FusedLanguageModel
 
 
 @pytest.fixture(scope="module")

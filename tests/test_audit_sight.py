@@ -28,14 +28,14 @@ from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.engines import adapters, audit
 from nanogpt.engines.adapters import Engine
 from nanogpt.engines.audit import SETTINGS, Plan, Truth
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.decoders import decoder, server_decoder
 from nanogpt.proof.statistics import LEAST, LEVEL, by_rank, of_counts, own_probs, score
-from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.speculative import speculative_generate
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.rules import accept_blockwise
 
 SIGHT = DATA_DIR / "audits_sight.json"
 T_1, *OTHERS = SETTINGS
@@ -341,7 +341,7 @@ def right_modes(target) -> dict:
     bigram = BigramDraftModel(torch.tensor(checkpoint.load()[1].encode(text)), V)
     chain = adapters.one_by_one(speculative_generate)
     blocks = adapters.one_by_one(decoder(accept=accept_blockwise))
-    adapted = functools.partial(batch_generate, policy=adaptive.by_entropy(2.0))
+    adapted = functools.partial(batch_generate, step=adaptive.adaptive(adaptive.by_entropy(2.0)))
     top_p, top_k = OTHERS
 
     def mode(K, setting, decode, draft):

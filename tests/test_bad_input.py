@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from nanogpt import theory
-from nanogpt.constraints import Constraints
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts.ahead import Drafter, fan_out
 from nanogpt.drafts.best import BestFirst, Recycling
@@ -28,7 +27,6 @@ from nanogpt.drafts.parallel import BlockDraft, BlockDrafter
 from nanogpt.engines import serve
 from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.generate import autoregressive_generate
-from nanogpt.lossy import accept_fly, accept_mixture, accept_relaxed, accept_typical
 from nanogpt.measure.clock import prompts_of
 from nanogpt.measure.service import Load
 from nanogpt.measure.sizing import GPUS, Gpu, Plan, Shape, alpha_from_tokens, fit
@@ -37,9 +35,11 @@ from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.toys import random_draft, random_head, toy_target
 from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.constraints import Constraints
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
 from nanogpt.speculative import accept_reject, speculative_generate
+from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_relaxed, accept_typical
 
 
 class NoPass:

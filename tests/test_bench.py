@@ -17,8 +17,7 @@ from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import ChainDraft, Generation, Round, TreeRound
+from nanogpt.generate import Generation, Round
 from nanogpt.measure import bench, clock
 from nanogpt.measure.bench import (
     ALL,
@@ -44,10 +43,12 @@ from nanogpt.measure.bench import (
 from nanogpt.measure.clock import free_cores, prompts_of
 from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.proof.toys import random_draft, toy_target
-from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.speculative import CHAIN, Draft, speculative_generate
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.theory import best_K, expected_tokens
+from nanogpt.trees.rules import accept_blockwise
+from nanogpt.trees.tree import TreeRound
 
 
 @pytest.fixture
@@ -245,13 +246,13 @@ def test_tokens_per_pass_are_pooled_in_a_row():
     assert row.tokens_per_pass == pytest.approx(500 / 51) and 0.2 < row.error < 0.6
 
 
-class Own(ChainDraft):
+class Own(Draft):
     """Guesses by a target's own p, made a little flatter."""
 
     def __init__(self, target, flatter=0.0):
         self.target, self.flatter, self.vocab_size = target, flatter, target.config.vocab_size
 
-    def chain(self, context, K, rng):
+    def draw(self, context, K, sampling, rng):
         tokens, rows = list(context), []
         for _ in range(K):
             p = Sampling().probs(self.target(torch.tensor([tokens]))[0][0, -1])
@@ -277,7 +278,7 @@ def test_what_a_block_brings_is_what_decoding_keeps_of_it():
     draft, context, K = Own(toy, 0.9), [0, 1], 2
 
     def program(rng):
-        guesses, q = draft.chain(context, K, rng)
+        guesses, q = draft.draw(context, K, Sampling(), rng)
         p = Sampling().probs(toy(torch.tensor([context + guesses]))[0][0, len(context) - 1 :])
         return tuple(accept_blockwise(guesses, q, p, rng))
 

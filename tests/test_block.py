@@ -8,15 +8,16 @@ from nanogpt import checkpoint
 from nanogpt.data import get_batch
 from nanogpt.drafts import parallel
 from nanogpt.drafts.parallel import BlockDraft, BlockDrafter, block_loss, guess_blocks
-from nanogpt.fused import TARGETS
-from nanogpt.generate import Tree, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.model import side_by_side
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.targets.fused import TARGETS
 from nanogpt.train import make_optimizer, train
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import Tree
 
 SAMPLINGS = {
     "T 1": Sampling(),
@@ -152,7 +153,7 @@ def test_what_is_kept_of_a_text_equals_what_is_computed_afresh(kind):
     class Checked(BlockDraft):
         def seen(self, text):
             kept = super().seen(text)
-            streams, _ = target.states(torch.tensor([text.tokens[-1 - text.cache_len : -1]]))
+            streams, _ = target.states(torch.tensor([text.tokens[-1 - text.cache_length : -1]]))
             fresh = drafter.project(side_by_side(streams, self.layers)[0])
             torch.testing.assert_close(kept, fresh[-drafter.reach :], rtol=0, atol=1e-9)
             asked.append(text.start)

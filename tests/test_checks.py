@@ -16,8 +16,7 @@ import torch
 from nanogpt.checkpoint import read_header
 from nanogpt.drafts import eagle
 from nanogpt.drafts.grown import Grown
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Generation, Round, Text, TreeRound
+from nanogpt.generate import Generation, Round
 from nanogpt.proof.checks import (
     SAMPLINGS,
     check_acceptance,
@@ -67,7 +66,9 @@ from nanogpt.speculative import (
     trim_kv_cache,
     verify_candidates,
 )
-from nanogpt.tree import TREE, tree_generate, verify_tree
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import TREE, tree_generate, verify_tree
+from nanogpt.trees.tree import ReadText, TreeRound
 
 MILLIONTH = 1e-6
 
@@ -216,7 +217,7 @@ def stubborn():
     return accept
 
 
-def last_of_the_best(draft, context, K, sampling, rng, more=None):
+def last_of_the_best(draft, context, K, sampling, rng):
     tokens = list(context)
     q = []
     for _ in range(K):
@@ -236,7 +237,7 @@ def first_of_the_best(candidates, q, p, rng):
     return [*candidates, right[len(candidates)]]
 
 
-class Forgetful(Text):
+class Forgetful(ReadText):
     """At its second restart, it reads a token too few."""
 
     restarts = 0
@@ -273,9 +274,9 @@ def test_greedy_texts_are_compared_with_every_draft_and_over_two_restarts(make, 
     refuses(check_greedy, make(), says)
 
 
-def unsampled(draft, context, K, sampling, rng, more=None):
+def unsampled(draft, context, K, sampling, rng):
     """Guesses as at temperature 1, whatever the sampling: right, and slower."""
-    return draft_tokens(draft, context, K, Sampling(), rng, more)
+    return draft_tokens(draft, context, K, Sampling(), rng)
 
 
 def four_coins(candidates, q, p, rng):
@@ -590,7 +591,7 @@ def with_rounds(change):
 
 def test_what_rounds_say_of_themselves_is_looked_at():
     one_more = with_rounds(
-        lambda rounds: [dataclasses.replace(r, cache_len=r.cache_len + 1) for r in rounds]
+        lambda rounds: [dataclasses.replace(r, position=r.position + 1) for r in rounds]
     )
     refuses(check_ragged, one_more, r"the cache holds \d+ tokens instead of \d+: row 0, round 0")
     goes_on = with_rounds(lambda rounds: [*rounds, *rounds[-1:]])

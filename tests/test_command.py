@@ -10,7 +10,7 @@ import pytest
 from series import ROOT, cells
 
 from nanogpt.__main__ import COMMANDS, HELP, main
-from nanogpt.commands import size
+from nanogpt.measure import size
 
 PACKAGE, NOTEBOOKS = ROOT / "nanogpt", ROOT / "notebooks"
 

@@ -8,28 +8,28 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.constraints import FREE, Constraints, Past, Reply, complete
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
-from nanogpt.drafts.adaptive import by_entropy
+from nanogpt.drafts.adaptive import adaptive, by_entropy
 from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline
 from nanogpt.drafts.grown import Grown
-from nanogpt.drafts.protocol import Draft
 from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, proposer
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Round
-from nanogpt.grammar import Grammar
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import context_start, random_draft, toy_target
-from nanogpt.rules import accept_blockwise, accept_traversal
 from nanogpt.same import SAME, SAME_TREE, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.constraints import FREE, Constraints, Past, Reply, complete
+from nanogpt.serving.grammar import Grammar
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
-from nanogpt.speculative import CHAIN
-from nanogpt.tree import TREE
+from nanogpt.speculative import CHAIN, Draft
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import TREE
+from nanogpt.trees.rules import accept_blockwise, accept_traversal
+from nanogpt.trees.tree import Proposer, Tree
 
 # ---- Grammars
 
@@ -270,8 +270,8 @@ def test_so_has_one_whose_draft_stops_by_its_own_q_or_works_ahead():
 
     def stopping(rng):
         asked = [[2, 0]], N, 3, sampling, [rng]
-        policy = by_entropy(0.9)
-        [made] = batch_generate(TOY, Kept(1), *asked, policy=policy, constraints=rules)
+        step = adaptive(by_entropy(0.9))
+        [made] = batch_generate(TOY, Kept(1), *asked, step=step, constraints=rules)
         return tuple(made.tokens)
 
     def ahead(rng):
@@ -404,11 +404,11 @@ def test_a_draft_that_obeys_is_kept_more_often_than_one_that_does_not(real):
     fused, rules, prompts, _ = real
     table = ngram.load()
 
-    class Deaf:
+    class Deaf(Proposer):
         vocab_size = table.vocab_size
 
-        def get_probs(self, context):
-            return table.get_probs(context)
+        def propose(self, text, most, sampling, rng):
+            return Tree.chain(*table.draw(text.tokens, min(6, most), sampling, rng))
 
     for rule in rules.values():
         passes = [

@@ -10,22 +10,23 @@ from conftest import read_text
 from torch import nn
 
 from nanogpt import checkpoint
-from nanogpt.cache import cache_length, keep_path
+from nanogpt.cache import cache_length
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.itself import CopyDraft, int8_product, quantized, round_to, sink_and_window
-from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations, tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, deep_toy
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
-from nanogpt.tree import TREE, tree_generate, verify_tree
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
+from nanogpt.trees.loop import TREE, tree_generate, verify_tree
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import keep_path
 
 both = pytest.mark.parametrize("form", TARGETS)
 

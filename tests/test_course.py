@@ -18,8 +18,7 @@ import torch
 from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, code_lines, solutions, turn
 
 from nanogpt.__main__ import main
-from nanogpt.commands import course
-from nanogpt.course import judged
+from nanogpt.course import command, judged
 from nanogpt.course.needed import needed, statements
 from nanogpt.course.progress import (
     OPEN,
@@ -104,8 +103,8 @@ def all_here(answers, seconds):
 @pytest.fixture
 def at_once(monkeypatch):
     """`nanogpt course` tries answers in this process, and sees no other course than the given."""
-    monkeypatch.setattr(course, "judged", all_here)
-    monkeypatch.setattr(course, "PROJECT", ROOT / "tests")
+    monkeypatch.setattr(command, "judged", all_here)
+    monkeypatch.setattr(command, "PROJECT", ROOT / "tests")
 
 
 def verdicts(given, folder, seconds=300):
@@ -568,7 +567,7 @@ def test_of_several_checks_of_one_answer_the_last_one_counts(tmp_path):
 
 def test_chapters_that_the_copy_lacks_are_named(tmp_path, monkeypatch, capsys):
     project, mine = tmp_path / "project", tmp_path / "mine"
-    monkeypatch.setattr(course, "PROJECT", project)
+    monkeypatch.setattr(command, "PROJECT", project)
     project.mkdir()
     write(project / "notebooks", STUB, after=[])
     write(project / "notebooks", STUB, name="06_new.ipynb")
@@ -660,12 +659,12 @@ def test_a_line_fits_the_terminal(columns, shown, tmp_path, monkeypatch, capsys)
 
 
 def test_colours_are_for_terminals_and_come_with_their_marks(monkeypatch):
-    assert course.painted("T✓ 1✗ 2·") == "T✓ 1✗ 2·"
+    assert command.painted("T✓ 1✗ 2·") == "T✓ 1✗ 2·"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert course.painted("T✓ 1✗ 2·") == "T\x1b[32m✓\x1b[0m 1\x1b[31m✗\x1b[0m 2·"
+    assert command.painted("T✓ 1✗ 2·") == "T\x1b[32m✓\x1b[0m 1\x1b[31m✗\x1b[0m 2·"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert course.painted("T✓ 1✗ 2·") == "T✓ 1✗ 2·"
+    assert command.painted("T✓ 1✗ 2·") == "T✓ 1✗ 2·"
 
 
 def test_an_output_without_these_marks_gets_plain_ones(tmp_path):
@@ -681,7 +680,7 @@ def test_an_output_without_these_marks_gets_plain_ones(tmp_path):
 
 
 def test_the_readers_copy_is_looked_for_before_the_course(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(course, "PROJECT", tmp_path / "project")
+    monkeypatch.setattr(command, "PROJECT", tmp_path / "project")
     monkeypatch.chdir(tmp_path)
     none = "error: no chapters here: run it in the cloned project, or say where your notebooks are"
     assert main(["course"]) == 2 and capsys.readouterr().err.startswith(none)
@@ -703,7 +702,7 @@ WRONG = {
 
 @pytest.mark.parametrize("arguments, line", WRONG.values(), ids=WRONG)
 def test_what_is_not_there_is_one_line_and_2(arguments, line, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(course, "PROJECT", tmp_path / "project")
+    monkeypatch.setattr(command, "PROJECT", tmp_path / "project")
     write(tmp_path, STUB)
     monkeypatch.chdir(tmp_path)
     assert main(["course", *arguments]) == 2
@@ -712,7 +711,7 @@ def test_what_is_not_there_is_one_line_and_2(arguments, line, tmp_path, monkeypa
 
 
 def test_a_copy_takes_what_is_missing_and_overwrites_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(course, "PROJECT", tmp_path)
+    monkeypatch.setattr(command, "PROJECT", tmp_path)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "notebooks", STUB)
     (tmp_path / "notebooks" / "pictures").mkdir()
@@ -734,14 +733,14 @@ def test_links_of_a_chapter_lead_somewhere_from_a_copy_beside_the_course():
     """To the project, or to another chapter: nothing that lies in `notebooks` alone."""
     for path in NOTEBOOKS:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", series.prose(path)):
-            beside = (ROOT / course.COPY / link).resolve()
+            beside = (ROOT / command.COPY / link).resolve()
             assert link.removesuffix(".ipynb") in NAMES or beside.exists(), f"{path.name}: {link}"
 
 
 def test_git_leaves_the_readers_copy_alone_and_the_readme_says_how_to_make_one():
-    assert f"{course.COPY}/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert f"{command.COPY}/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert f"nanogpt course --copy {course.COPY}" in lines
+    assert f"nanogpt course --copy {command.COPY}" in lines
 
 
 def test_of_one_chapter_what_was_refused_comes_before_what_is_open():
@@ -749,5 +748,5 @@ def test_of_one_chapter_what_was_refused_comes_before_what_is_open():
     first, second = Exercise("Your turn", "one", 5, 1, 2), Exercise("Exercise 1", "two", 5, 3, 4)
     chapter = Chapter(Path("05_toy.ipynb"), "A toy", exercises=(first, second))
     states = Verdict(OPEN), Verdict(REFUSED, "no")
-    assert course.step([Standing(chapter, states)]).startswith("Next: Exercise 1 · two")
-    assert course.step([Standing(chapter, states[::-1])]).startswith("Next: Your turn · one")
+    assert command.step([Standing(chapter, states)]).startswith("Next: Exercise 1 · two")
+    assert command.step([Standing(chapter, states[::-1])]).startswith("Next: Your turn · one")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from nanogpt.commands import demo
-from nanogpt.commands.demo import main, parse_arguments
+from nanogpt.course import demo
+from nanogpt.course.demo import main, parse_arguments
 from nanogpt.data import load_corpus
 from nanogpt.drafts.shipped import BEST_PROPOSED, PROPOSERS
 

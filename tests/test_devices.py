@@ -9,7 +9,7 @@ from conftest import NAMES, REAL, make_model
 from pretend import Pretend
 
 from nanogpt import checkpoint
-from nanogpt.commands import demo
+from nanogpt.course import demo
 from nanogpt.data import get_batch
 from nanogpt.drafts import ahead, best, eagle, itself, parallel, transformer
 from nanogpt.drafts.grown import Grown
@@ -17,11 +17,10 @@ from nanogpt.drafts.learning import LearningDraft, NetStudent, SoftTable
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.shipped import DRAFTS
 from nanogpt.engines import causal, own
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import bench
 from nanogpt.measure.clock import clock
-from nanogpt.model import GPTConfig, tree_mask
+from nanogpt.model import GPTConfig
 from nanogpt.proof.checks import SLOW_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
 from nanogpt.proof.decoders import (
@@ -37,9 +36,11 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
 from nanogpt.speculative import speculative_generate
-from nanogpt.state import WAYS
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.targets.state import WAYS
 from nanogpt.train import evaluate, make_optimizer, on_text, train
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import tree_mask
 
 FORMS = {
     "per-head": lambda target: target,

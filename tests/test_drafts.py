@@ -29,7 +29,6 @@ from nanogpt.drafts.ngram import (
 )
 from nanogpt.drafts.shipped import BEST, DRAFTS
 from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_start
-from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import RULES
 from nanogpt.proof.checks import CHECKS, exact_continuations
@@ -37,6 +36,7 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, random_draft, toy_pairs, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, draft_tokens, speculative_generate
+from nanogpt.targets.fused import TARGETS
 from nanogpt.train import make_optimizer, train
 
 
@@ -138,7 +138,7 @@ def test_a_chain_is_what_one_guess_after_another_makes(order):
         context = rng.integers(4, size=seed % 12).tolist()
         request = context, seed % 9, Sampling()
         one = draft_tokens(draft, *request, RandomSource(seed))
-        other = draft_tokens(draft, *request, RandomSource(seed), more=lambda q, n: True)
+        other = draft.draw(*request, RandomSource(seed))
         assert one[0] == other[0] and torch.equal(one[1], other[1]), context
         assert one[1].shape == (seed % 9, 4) and one[1].dtype == torch.float64
 
@@ -166,7 +166,7 @@ def test_a_chain_follows_contexts_whose_beginnings_the_tree_does_not_know():
     rng = np.random.default_rng(0)
     for seed in range(300):
         context = rng.integers(4, size=seed % 9).tolist()
-        candidates, q = draft.chain(context, 6, RandomSource(seed))
+        candidates, q = draft.draw(context, 6, Sampling(), RandomSource(seed))
         for i, row in enumerate(q):
             assert torch.equal(row, draft.get_probs(context + candidates[:i])), context
 
@@ -185,8 +185,8 @@ def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(l
     lengths = set()
     for seed in range(60):
         context = np.random.default_rng(seed).integers(3, size=seed % 5).tolist()
-        tokens, q = whole.chain(context, 6, RandomSource(seed))
-        fewer, rows = draft.chain(context, 6, RandomSource(seed))
+        tokens, q = whole.draw(context, 6, Sampling(), RandomSource(seed))
+        fewer, rows = draft.draw(context, 6, Sampling(), RandomSource(seed))
         joint, right = 1.0, 0
         for i in range(6):
             joint *= whole.alphas[whole.node(context + tokens[:i])]
@@ -196,7 +196,7 @@ def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(l
         assert fewer == tokens[:right] and torch.equal(rows, q[:right])
         lengths.add(right)
     assert lengths == {6} if least == 0 else 1 <= min(lengths) < 6
-    assert draft.chain([0], 0, RandomSource(0))[0] == []
+    assert draft.draw([0], 0, Sampling(), RandomSource(0))[0] == []
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -244,7 +244,7 @@ def test_contexts_may_be_longer_than_64_bits_can_number():
     draft = NGramAutomaton(parents, tokens, torch.from_numpy(means))
     for end in range(100, 110):
         context = text[0, :end].tolist()
-        candidates, q = draft.chain(context, 6, RandomSource(end))
+        candidates, q = draft.draw(context, 6, Sampling(), RandomSource(end))
         for i, row in enumerate(q):
             assert torch.equal(row, draft.get_probs(context + candidates[:i]))
     here = text[0, :-1].tolist()  # p after a context of 60, by hand: the mean, its parent once more
@@ -259,7 +259,7 @@ def test_the_shipped_trees_chains_are_drawn_from_what_it_says_of_each_context():
     draft = ngram.load()
     for seed in range(50):
         context = text[37 * seed :][: 1 + seed % 20]
-        candidates, q = draft.chain(context, 8, RandomSource(seed))
+        candidates, q = draft.draw(context, 8, Sampling(), RandomSource(seed))
         for i, row in enumerate(q):
             assert torch.equal(row, draft.get_probs(context + candidates[:i])), context
 
@@ -283,7 +283,7 @@ def test_a_chain_of_the_largest_uniforms_stays_inside_the_vocabulary():
     assert (rows.cumsum(-1)[:, -1] < 1).any()
     assert all(draft.row(x) is not None and draft.sums[x][-1] == 1 for x in range(V))
     for x in range(V):
-        assert draft.chain([x], 2, RandomSource(0, largest))[0] == [V - 1, V - 1]
+        assert draft.draw([x], 2, Sampling(), RandomSource(0, largest))[0] == [V - 1, V - 1]
 
 
 def test_a_chain_is_drawn_from_a_changed_table_as_it_is_now():

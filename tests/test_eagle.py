@@ -16,7 +16,6 @@ from nanogpt.data import DATA_DIR, STAND_IN_FILE, get_batch, read_stand_in, trai
 from nanogpt.drafts import eagle, transformer
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree, alpha_by_depth, eagle_loss
 from nanogpt.drafts.parallel import depths_of
-from nanogpt.fused import TARGETS, FusedLanguageModel
 from nanogpt.generate import autoregressive_generate
 from nanogpt.model import causal_mask
 from nanogpt.proof.bugs import BUGS
@@ -26,8 +25,9 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import deep_toy, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
 
 DRAFTS = {
     "chain": lambda target, head: EagleDraft(target, head, 2),
@@ -429,13 +429,13 @@ def test_only_new_pairs_are_read_and_a_restart_begins_anew():
     made = tree_generate(target, draft, [1, 2, 3], 30)
     seen, expected, before = 0, [], -1
     for r in made.rounds:
-        if r.cache_len < before:
+        if r.position < before:
             seen = 0  # a restart
         if r.candidates:
-            expected.append((r.cache_len - seen, seen))
-            expected += [(1, r.cache_len + i) for i in range(len(r.candidates) - 1)]
-            seen = r.cache_len
-        before = r.cache_len
+            expected.append((r.position - seen, seen))
+            expected += [(1, r.position + i) for i in range(len(r.candidates) - 1)]
+            seen = r.position
+        before = r.position
     assert calls == expected and made.prefills > 2
 
 

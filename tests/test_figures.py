@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from nanogpt.data import CharTokenizer
-from nanogpt.generate import Generation, Round, TreeRound
+from nanogpt.generate import Generation, Round
 from nanogpt.show import figures
+from nanogpt.trees.tree import TreeRound
 
 
 def png_size(png):

@@ -6,12 +6,12 @@ from conftest import TINY, make_model
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
-from nanogpt.fused import FusedLanguageModel, PreallocatedCache
 from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.proof.checks import CHECKS, tensors
 from nanogpt.proof.toys import Watched
 from nanogpt.sampling import RandomSource
 from nanogpt.speculative import speculative_generate
+from nanogpt.targets.fused import FusedLanguageModel, PreallocatedCache
 
 
 def fused(target):

@@ -10,9 +10,10 @@ from conftest import TINY, make_model
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
-from nanogpt.generate import Round, Text, autoregressive_generate, autoregressive_rounds, prefill
+from nanogpt.generate import Round, autoregressive_generate, autoregressive_rounds, prefill
 from nanogpt.proof.toys import Watched, toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.tree import ReadText
 
 
 def context_start(index, n_prompt, block_size):
@@ -71,7 +72,7 @@ def test_the_trace_tells_what_every_pass_did(tiny):
     assert made.target_passes == len(made.rounds) == 20 and made.tokens_per_pass == 1.0
     assert [token for r in made.rounds for token in r.emitted] == made.tokens
     # 2 tokens before the current one and one more per pass up to 11, then a restart at half of 12
-    assert [r.cache_len for r in made.rounds] == [*range(2, 12), *range(6, 12), *range(6, 10)]
+    assert [r.position for r in made.rounds] == [*range(2, 12), *range(6, 12), *range(6, 10)]
     assert made.prefills == 0, "what is unread enters with the pass that writes a token"
     for r in made.rounds:
         assert r.candidates == [] and r.draft_probs.shape == (0, 11)
@@ -98,10 +99,10 @@ def test_every_pass_writes_a_token_and_reads_what_was_unread():
 
 @pytest.mark.two_ways
 def test_a_draft_that_looks_first_has_the_text_read_in_a_pass_of_its_own(tiny):
-    text = Text(tiny, [1, 2, 3], 5)
+    text = ReadText(tiny, [1, 2, 3], 5)
     assert (text.unread, text.position, text.hidden) == ([1, 2], 2, None)
     text.read()
-    assert (text.unread, text.cache_len, text.prefills) == ([], 2, 1)
+    assert (text.unread, text.cache_length, text.prefills) == ([], 2, 1)
     hidden, fresh = tiny.trunk(torch.tensor([[1, 2]]))
     torch.testing.assert_close(text.hidden, hidden[0], rtol=0, atol=1e-9)
     torch.testing.assert_close(text.past_kvs[1][1][0], fresh[1][1][0], rtol=0, atol=1e-9)
@@ -110,7 +111,7 @@ def test_a_draft_that_looks_first_has_the_text_read_in_a_pass_of_its_own(tiny):
 
 
 def test_what_a_draft_remembers_is_the_texts_and_goes_with_it(tiny):
-    one, other = Text(tiny, [1], 5), Text(tiny, [1], 5)
+    one, other = ReadText(tiny, [1], 5), ReadText(tiny, [1], 5)
     draft, second, kept = object(), object(), weakref.ref(one)
     assert one.memory(draft, list) is one.memory(draft, list) is not other.memory(draft, list)
     assert one.memory(second, list) is not one.memory(draft, list)
@@ -119,7 +120,7 @@ def test_what_a_draft_remembers_is_the_texts_and_goes_with_it(tiny):
 
 
 def test_a_loop_hands_out_its_rounds_as_they_come(tiny):
-    text, seen = Text(tiny, [1, 2, 3], 20), []
+    text, seen = ReadText(tiny, [1, 2, 3], 20), []
     for r in autoregressive_rounds(text, rng=RandomSource(5)):
         seen.append(r.emitted[0])
         assert text.tokens[3:] == seen and text.rounds[-1] is r
@@ -176,7 +177,7 @@ def test_prefill_is_the_cache_of_its_tokens(tiny):
 
 
 def test_a_window_with_room_is_not_restarted(tiny):
-    text = Text(tiny, list(range(11)), 5)
+    text = ReadText(tiny, list(range(11)), 5)
     text.read()
     before = text.past_kvs
     text.restart_if_full()
@@ -184,12 +185,12 @@ def test_a_window_with_room_is_not_restarted(tiny):
 
 
 def test_a_full_window_restarts_with_the_half_window_before_the_current_token(tiny):
-    text = Text(tiny, list(range(11)), 5)
+    text = ReadText(tiny, list(range(11)), 5)
     text.read()
     for token in (3, 1):
         _, _, longer = tiny(torch.tensor([text.tokens[-1:]]), past_kvs=text.past_kvs)
         text.take(Round([], torch.empty(0, 11), torch.empty(1, 11), [token], 0), longer)
-    assert text.cache_len == 12
+    assert text.cache_length == 12
     text.restart_if_full()
     assert text.past_kvs is None and text.position == 6
     assert text.unread == [6, 7, 8, 9, 10, 3] and text.tokens[-1] == 1
@@ -205,16 +206,20 @@ def test_several_texts_are_prefilled_as_each_alone(tiny):
 
 
 def test_a_text_says_how_much_may_be_drafted_and_when_it_is_done(tiny):
-    text = Text(tiny, [1, 2, 3], 4, stop_token=7)
-    assert (text.cache_len, text.position, text.room, text.done) == (0, 2, 3, False)
+    text = ReadText(tiny, [1, 2, 3], 4, stop_token=7)
+    assert (text.cache_length, text.position, text.room, text.done) == (0, 2, 3, False)
     some = Round([4, 7, 9], torch.empty(3, 11), torch.empty(4, 11), [4, 7, 9], 2)
     text.take(some, prefill(tiny, [1, 2, 3, 4, 7]))
     assert text.tokens == [1, 2, 3, 4, 7] and text.done, "it ends with the stop token"
     made = text.generation()
     assert made.tokens == [4, 7] and made.rounds == [some] and made.prefills == 0
-    assert Text(tiny, [1, 2, 3], 1).room == 0, "one token left: nothing to draft"
-    assert Text(tiny, list(range(11)), 9).room == 1, "the window leaves one place beside the next"
-    assert not Text(tiny, [1, 7], 2, stop_token=7).done, "a stop token of the prompt stops nothing"
+    assert ReadText(tiny, [1, 2, 3], 1).room == 0, "one token left: nothing to draft"
+    assert ReadText(tiny, list(range(11)), 9).room == 1, (
+        "the window leaves one place beside the next"
+    )
+    assert not ReadText(tiny, [1, 7], 2, stop_token=7).done, (
+        "a stop token of the prompt stops nothing"
+    )
 
 
 def test_a_round_counts_what_was_accepted_and_what_was_examined():
@@ -232,10 +237,10 @@ def test_a_round_counts_what_was_accepted_and_what_was_examined():
 
 def test_hidden_states_of_a_part_of_a_text_are_not_kept(tiny):
     """Another loop has read the first tokens: their states are not there, and half are no use."""
-    text = Text(tiny, [1, 2, 3, 4], 5)
+    text = ReadText(tiny, [1, 2, 3, 4], 5)
     text.past_kvs = prefill(tiny, [1])
     text.read()
-    assert (text.unread, text.cache_len, text.hidden) == ([], 3, None)
+    assert (text.unread, text.cache_length, text.hidden) == ([], 3, None)
     text.past_kvs = None  # as after a restart
     text.read()
-    assert len(text.hidden) == text.cache_len == 3, "of the whole text, they are"
+    assert len(text.hidden) == text.cache_length == 3, "of the whole text, they are"

@@ -6,18 +6,19 @@ from conftest import read_text
 from torch import nn
 
 from nanogpt import checkpoint
-from nanogpt.cache import cache_length, keep_path
+from nanogpt.cache import cache_length
 from nanogpt.data import get_batch
 from nanogpt.drafts import itself
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Round, Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations, tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
-from nanogpt.tree import tree_generate, verify_tree
+from nanogpt.trees.loop import tree_generate, verify_tree
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import ReadText, Tree, keep_path
 
 both = pytest.mark.parametrize("form", TARGETS)
 
@@ -88,7 +89,7 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
         text, text.room, Sampling(), RandomSource(1)
     )
     assert tree.begun.depth == depth and tree.begun.stream.shape == (1, 3, 4)
-    assert cache_length(tree.begun.past_kvs) == text.cache_len + 3  # not the last drafted one
+    assert cache_length(tree.begun.past_kvs) == text.cache_length + 3  # not the last drafted one
     p, hidden, new_kvs = verify_tree(target, text, tree, Sampling())
     cache = [t.clone() for t in tensors(new_kvs)]
     again = read_text(target, prompt, 20)
@@ -217,14 +218,14 @@ def test_its_q_is_that_of_the_adapter_over_the_whole_text(form, depth, sampling)
     made = tree_generate(target, draft, [0, 1, 2], 30, sampling=sampling, rng=RandomSource(2))
     text, accepted = [0, 1, 2], set()
     for r in made.rounds:
-        context = text[len(text) - 1 - r.cache_len :]
+        context = text[len(text) - 1 - r.position :]
         for i, row in enumerate(r.draft_probs):
             streams, _ = model.states(torch.tensor([[*context, *r.candidates[:i]]]), depth=depth)
             right = sampling.probs(head(streams[-1])[0, -1])
             assert torch.allclose(row, right, rtol=0, atol=1e-9)
         text += r.emitted
         accepted.add(r.n_accepted)
-    assert len(accepted) > 2 and min(r.cache_len for r in made.rounds[3:]) < 8  # it restarted
+    assert len(accepted) > 2 and min(r.position for r in made.rounds[3:]) < 8  # it restarted
 
 
 def test_it_reads_each_true_stream_once():
@@ -247,7 +248,7 @@ def test_it_reads_each_true_stream_once():
 def test_asked_twice_it_answers_the_same_and_without_streams_nothing():
     target, _ = toy()
     draft = itself.AdapterDraft(target, 1, with_adapter(target, "block"), 2)
-    text = Text(target, [0, 1, 2], 9)
+    text = ReadText(target, [0, 1, 2], 9)
     text.read(draft.layers)
     first, again = (draft.propose(text, 2, Sampling(), RandomSource(3)) for _ in range(2))
     assert first.tokens == again.tokens and torch.allclose(first.q, again.q, rtol=0, atol=1e-9)

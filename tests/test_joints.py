@@ -23,11 +23,10 @@ from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.learning import CommonDraft, LearningDraft, NetStudent, SoftTable
 from nanogpt.drafts.lookup import SuffixDraft
-from nanogpt.drafts.protocol import Chain, Proposer, lifted
+from nanogpt.drafts.protocol import Chain, lifted
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Text, Tree, autoregressive_generate, autoregressive_rounds
+from nanogpt.generate import autoregressive_generate, autoregressive_rounds
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import (
@@ -40,11 +39,13 @@ from nanogpt.proof.toys import (
 )
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
-from nanogpt.serving.budget import BudgetServer, budget_generate
+from nanogpt.serving.budget import budget_generate
 from nanogpt.serving.server import Server
 from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
-from nanogpt.state import WAYS
-from nanogpt.tree import tree_generate, tree_rounds
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
+from nanogpt.targets.state import WAYS
+from nanogpt.trees.loop import tree_generate, tree_rounds
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 GREEDY, NEW = Sampling(0), 40
 AMPLE = {"chunk": 128, "budget": 10_000, "nodes": 100}
@@ -336,11 +337,7 @@ def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind, loop)
 def test_one_budget_serves_the_targets_of_part_six(name, kind):
     target, own = other(kind)
     batch = budget_generate(target, LATE[name](), PROMPTS, 20, GREEDY)
-    server = BudgetServer(target, LATE[name](), seed=0)
-    for prompt in PROMPTS:
-        server.submit(prompt, 20, GREEDY)
-    done = drained(server)
-    assert [g.tokens for g in batch] == [done[b].tokens for b in range(3)] == own
+    assert [g.tokens for g in batch] == own
     assert sum(len(g.rounds) for g in batch) < 3 * 20
 
 
@@ -348,18 +345,19 @@ def test_one_budget_serves_the_targets_of_part_six(name, kind):
 
 
 def test_rounds_taken_up_again_are_those_of_one_run():
-    """Without an rng of its own, a new iterator goes on with the text's."""
+    """Whoever is handed the text, and its rng, goes on where the last one stopped."""
     target, draft = toy_target(7, 8), random_draft(7)
     for rounds in (
         autoregressive_rounds,
-        lambda text: speculative_rounds(text, draft, 3),
-        lambda text: tree_rounds(text, Grown(draft, (2, 1))),
+        lambda text, **how: speculative_rounds(text, draft, 3, **how),
+        lambda text, **how: tree_rounds(text, Grown(draft, (2, 1)), **how),
     ):
-        whole, pieces = Text(target, [1], 30), Text(target, [1], 30)
-        for _ in rounds(whole):
+        whole, pieces = ReadText(target, [1], 30), ReadText(target, [1], 30)
+        for _ in rounds(whole, rng=RandomSource(0)):
             pass
+        rng = RandomSource(0)
         while not pieces.done:
-            next(iter(rounds(pieces)))
+            next(iter(rounds(pieces, rng=rng)))
         assert pieces.tokens == whole.tokens
 
 
@@ -369,7 +367,7 @@ def test_one_draft_for_two_texts_that_take_turns_reads_each_once():
 
     def read_by(drafts):
         noted.clear()
-        texts = [Text(target, prompt, 16) for prompt in prompts]
+        texts = [ReadText(target, prompt, 16) for prompt in prompts]
         runs = [
             speculative_rounds(text, draft, 3, GREEDY)
             for text, draft in zip(texts, drafts, strict=True)
@@ -433,7 +431,7 @@ def test_a_tree_whose_parents_do_not_come_first_is_refused(parents):
 
 def test_what_one_draft_remembers_is_never_anothers():
     """A copy of a text has the memories under the ids of drafts that may be gone."""
-    text, draft = Text(toy_target(3, 8), [0], 5), random_draft(3)
+    text, draft = ReadText(toy_target(3, 8), [0], 5), random_draft(3)
     text.memories[id(draft)] = random_draft(3), "another's"
     assert text.memory(draft, lambda: "its own") == "its own" == text.memory(draft, lambda: "new")
 
@@ -441,11 +439,11 @@ def test_what_one_draft_remembers_is_never_anothers():
 def test_a_fused_model_that_a_loop_has_used_is_of_use_outside_of_it():
     target = FusedLanguageModel(toy_target(7, 8))
     draft = TransformerDraft(FusedLanguageModel(toy_target(7, 8, seed=3)))
-    text = Text(target, [1, 2], 20)
+    text = ReadText(target, [1, 2], 20)
     next(iter(speculative_rounds(text, draft, 3)))
     assert draft.get_probs([1, 2]).sum() == pytest.approx(1)
     _, _, new_kvs = target(torch.tensor([text.tokens[-1:]]), past_kvs=text.past_kvs)
-    assert new_kvs.length == text.cache_len + 1
+    assert new_kvs.length == text.cache_length + 1
     a, b = (next(iter(batch_generate(target, draft, [[1], [2, 3]], 9))) for _ in range(2))
     assert a.tokens == b.tokens
 
@@ -464,7 +462,7 @@ def test_a_draft_ahead_does_not_take_another_loops_round_for_its_own():
     """Its guesses were never verified: the round that came is of a chain."""
     target, table = toy_target(7, 64), random_draft(7)
     ahead = AheadDraft(Inline(Drafter(table, 2, [1, 1, 1])))
-    text, rng = Text(target, [1, 2], 40), RandomSource(3)
+    text, rng = ReadText(target, [1, 2], 40), RandomSource(3)
     lost = ahead.propose(text, 2, Sampling(), rng)  # and the pass was interrupted
     done = next(iter(speculative_rounds(text, SelfDraft(target, 2), 3, rng=rng)))
     assert done.candidates[: len(lost.tokens)] != lost.tokens, "other guesses: a test needs them"
@@ -521,7 +519,7 @@ def test_an_end_repeats_if_it_stands_anywhere_before_from_the_first_token_to_the
 def test_recycling_knows_of_each_token_what_the_newest_pass_that_read_it_said():
     """Of guesses that were rejected as well; and where a round begins, all before it counts."""
     target, draft, newest, kept = toy_target(7, 16), Recycling(7, nodes=5, k=3), {}, set()
-    text = Text(target, [1, 2, 3], 30)
+    text = ReadText(target, [1, 2, 3], 30)
     rounds, current = tree_rounds(text, draft, rng=RandomSource(2)), 3
     for done in rounds:
         read = [current, *done.candidates]

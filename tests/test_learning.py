@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.constraints import Constraints, complete
 from nanogpt.course import chapter_34
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import ngram, transformer
@@ -30,18 +29,20 @@ from nanogpt.drafts.learning import (
 from nanogpt.drafts.protocol import Chain
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.engines.adapters import open_nanogpt
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Text, autoregressive_generate
-from nanogpt.grammar import Grammar
+from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.constraints import Constraints, complete
+from nanogpt.serving.grammar import Grammar
 from nanogpt.serving.paged import on_pool
 from nanogpt.serving.server import Server
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate, tree_rounds
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import tree_generate, tree_rounds
+from nanogpt.trees.tree import ReadText
 
 
 def table(V=3, seed=0):
@@ -167,7 +168,7 @@ def test_a_reader_drops_what_other_weights_made():
 def test_the_rows_of_a_round_are_those_that_its_tokens_were_judged_by():
     target = toy_target(7, 16)
     tree = Grown(random_draft(7), (2, 2, 1))
-    text = Text(target, [0, 1], 14)
+    text = ReadText(target, [0, 1], 14)
     for done in tree_rounds(text, tree, rng=RandomSource(3)):
         rows, start = said(done), len(text.tokens) - len(done.emitted)
         for n, row in enumerate(rows[: len(text.tokens) - start]):
@@ -446,7 +447,7 @@ def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place
     _, expected = chapter_34.kept(net, texts, probs)
     emitted, rng = [], RandomSource(0)
     for i in range(rounds):
-        text = Text(target, texts[i % 64, : 1 + 13 * i % 62].tolist(), 4)
+        text = ReadText(target, texts[i % 64, : 1 + 13 * i % 62].tolist(), 4)
         done = next(tree_rounds(text, Chain(TransformerDraft(net), 3), rng=rng))
         emitted.append(len(done.emitted))
     error = np.std(emitted, ddof=1) / math.sqrt(len(emitted))

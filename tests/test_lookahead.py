@@ -9,13 +9,14 @@ from series import NOTEBOOKS, answers
 
 from nanogpt.course import chapter_21 as chapter
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft, NGramPool
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, toy_target
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.tree import tree_generate
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import ReadText
 
 both = pytest.mark.parametrize("form", TARGETS)
 SMALL = {
@@ -119,7 +120,7 @@ def test_each_round_is_a_step_of_the_fixed_point_iteration(m):
 
 def test_a_jacobi_chain_takes_what_the_last_pass_said_and_repeats_at_its_open_end():
     target, draft = toy_target(7, 64), JacobiDraft(7, 4)
-    text = Text(target, [3, 5], 20)
+    text = ReadText(target, [3, 5], 20)
     first = draft.propose(text, 9, Sampling(), RandomSource(0))
     assert (first.tokens, first.parents) == ([5] * 4, [-1, 0, 1, 2])
     assert torch.equal(first.q, torch.eye(7).double()[[5] * 4])
@@ -209,7 +210,7 @@ def test_what_the_target_says_after_the_last_row_is_the_new_row_and_makes_the_n_
 
 def test_a_proposal_without_a_pass_changes_nothing():
     target, draft = toy_target(7, 64), LookaheadDraft(7, 3, 3, 2)
-    text = Text(target, [0, 1], 20)
+    text = ReadText(target, [0, 1], 20)
     one, two = (draft.propose(text, 9, Sampling(), RandomSource(0)) for _ in range(2))
     assert (one.tokens, one.parents) == (two.tokens, two.parents)
     assert text.memory(draft, None).pool.seen == {}
@@ -218,8 +219,8 @@ def test_a_proposal_without_a_pass_changes_nothing():
 
 def test_a_new_window_holds_the_texts_last_tokens_and_repeats_a_short_text():
     target, draft = toy_target(7, 64), LookaheadDraft(7, 2, 3, 2)
-    assert draft.window(Text(target, [0, 1, 2, 3, 4, 5], 9)).rows == [[2, 3], [4, 5]]
-    assert draft.window(Text(target, [6, 1, 2], 9)).rows == [[2, 6], [1, 2]]
+    assert draft.window(ReadText(target, [0, 1, 2, 3, 4, 5], 9)).rows == [[2, 3], [4, 5]]
+    assert draft.window(ReadText(target, [6, 1, 2], 9)).rows == [[2, 6], [1, 2]]
 
 
 class Twice(LookaheadDraft):
@@ -255,7 +256,7 @@ def test_each_text_has_a_window_of_its_own_and_takes_it_with_it():
 
 def test_two_texts_in_turn_are_what_each_is_alone():
     target, draft = toy_target(7, 32), LookaheadDraft(7, 3, 3, 2)
-    texts = [Text(target, [0, 1], 9), Text(target, [4, 2], 9)]
+    texts = [ReadText(target, [0, 1], 9), ReadText(target, [4, 2], 9)]
     first = [draft.propose(t, 9, Sampling(), RandomSource(0)).tokens for t in texts]
     again = [
         LookaheadDraft(7, 3, 3, 2).propose(t, 9, Sampling(), RandomSource(0)).tokens for t in texts
@@ -297,7 +298,7 @@ def test_the_pool_is_worth_something():
 
 def test_a_pool_that_reads_holds_the_latest_of_the_text_after_what_the_window_made():
     target, draft = toy_target(7, 64, seed=3), chapter.Reading(7, 2, 3, 9)
-    text = Text(target, [0, 1, 2, 0, 1, 3], 20)
+    text = ReadText(target, [0, 1, 2, 0, 1, 3], 20)
     tree = draft.propose(text, 9, Sampling(), RandomSource(0))
     pool = text.memory(draft, None).pool
     assert pool.after(0) == [(1, 3), (1, 2)] and pool.after(1) == [(2, 0)]

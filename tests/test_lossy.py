@@ -11,20 +11,21 @@ import torch
 
 from nanogpt.course import chapter_18 as chapter
 from nanogpt.drafts.grown import Grown
-from nanogpt.generate import Text, Tree, autoregressive_generate
-from nanogpt.lossy import (
+from nanogpt.generate import autoregressive_generate
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.toys import TableDraft, random_draft, toy_target
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.loop import TREE, tree_generate
+from nanogpt.trees.lossy import (
     accept_fly,
     accept_mixture,
     accept_relaxed,
     accept_typical,
     longest_path,
 )
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import TableDraft, random_draft, toy_target
-from nanogpt.rules import accept_tree
-from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.tree import TREE, tree_generate
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import ReadText, Tree
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]  # toy T
 GOOD_P, GOOD_Q = [0.7, 0.2, 0.06, 0.04], [0.6, 0.25, 0.09, 0.06]
@@ -127,7 +128,7 @@ def text_off(rule, grown, table):
     target = toy_target(len(table), 8)  # nobody asks it: the table has its p
 
     def program(rng):
-        tree = grown.propose(Text(target, [0], 3), 2, Sampling(), rng)
+        tree = grown.propose(ReadText(target, [0], 3), 2, Sampling(), rng)
         path, token = rule(tree, table[[0, *tree.tokens]], rng)
         made = [*(tree.tokens[node] for node in path), token]
         while len(made) < 3:
@@ -345,7 +346,7 @@ def test_flys_price_on_the_toy():
     p, grown = torch.tensor(P, dtype=torch.float64), Grown(TableDraft([Q] * 3), (1, 1, 1), "with")
 
     def program(rng):
-        tree = grown.propose(Text(toy_target(3, 8), [0], 9), 3, Sampling(), rng)
+        tree = grown.propose(ReadText(toy_target(3, 8), [0], 9), 3, Sampling(), rng)
         path, token = accept_fly(2)(tree, p.expand(4, -1).clone(), rng)
         made = [*(tree.tokens[node] for node in path), token]
         while len(made) < 3:

@@ -8,15 +8,15 @@ from nanogpt import checkpoint
 from nanogpt.data import get_batch
 from nanogpt.drafts import eagle
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, JointLoss, mtp_loss
-from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.targets.fused import TARGETS
 from nanogpt.train import make_optimizer, on_text, train
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
 
 
 def random_layer(target, seed=0):

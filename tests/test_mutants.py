@@ -19,7 +19,6 @@ from series import NOTEBOOKS, cells, output_text
 
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import PreallocatedCache
 from nanogpt.generate import Generation
 from nanogpt.proof import bugs
 from nanogpt.proof.bugs import BUGS
@@ -43,12 +42,13 @@ from nanogpt.proof.decoders import (
 )
 from nanogpt.proof.gallery import edited, mutant, served, twin
 from nanogpt.proof.toys import random_draft, toy_target
-from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import block_key, on_pool
 from nanogpt.speculative import CHAIN, accept_reject, speculative_generate
+from nanogpt.targets.fused import PreallocatedCache
+from nanogpt.trees.rules import accept_blockwise
 
 
 @pytest.mark.wide  # its unedited mutant is the same code, and meets them all in make test
@@ -360,8 +360,8 @@ def test_the_preemption_check_sees_too_few_places_reserved():
     """Bug 59, in the scheduler: no place for the current token."""
     few = dataclasses.replace(
         BUGS[63],
-        old="return n - request.cache_len",
-        new="return n - 1 - request.cache_len",
+        old="return n - request.cache_length",
+        new="return n - 1 - request.cache_length",
         also=(),
     )
     with pytest.raises(AssertionError, match="places of the cache where there are"):
@@ -401,23 +401,26 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "    drawn", "whose noise are they drawn by"),
         ("fair", "same", "SeedSequence(seed, ", "SeedSequence(0, ", "not spread as the target's"),
         ("fair", "same", ".gumbel(", ".gumbel(scale=0.5, ", "without a draft, the texts of 300"),
-        ("constraints", "constraints", "            self.past = self.constraints.after(self.past, "
+        ("constraints", "serving/constraints",
+         "            self.past = self.constraints.after(self.past, "
          "token)\n", "            if row == self.rows_of(done)[len(new) - 1]:\n"
          "                self.past = self.constraints.after(self.past, token)\n",
          "under a grammar"),  # sglang#33643
-        ("constraints", "generate", "            self.past_kvs = self.hidden = None\n",
-         "            self.past_kvs = self.hidden = None\n"
+        ("constraints", "generate", "            self.past_kvs = None\n",
+         "            self.past_kvs = None\n"
          "            if hasattr(self, 'past'):\n                self.past = type(self.past)()\n",
          "under all of them"),  # a grammar that begins anew with the window
-        ("stops", "constraints", "found(self.tokens[self.n_prompt :])",
+        ("stops", "serving/constraints", "found(self.tokens[self.n_prompt :])",
          "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
-        ("stops", "constraints", "                del self.raw[found:], self.processed[found:]\n",
+        ("stops", "serving/constraints",
+         "                del self.raw[found:], self.processed[found:]\n",
          "", r"rows of log p come with"),  # vllm#47616
-        ("stops", "constraints", '"stop" if new[-1] == self.stop_token else "length"', '"stop"',
+        ("stops", "serving/constraints",
+         '"stop" if new[-1] == self.stop_token else "length"', '"stop"',
          "'stop', not 'length'"),
-        ("logprobs", "constraints", "self.raw.append(self.said[row])",
+        ("logprobs", "serving/constraints", "self.raw.append(self.said[row])",
          "self.raw.append(self.said[0])", "log p before the rules is"),
-        ("logprobs", "constraints", "self.processed.append(done.target_probs[row].log())",
+        ("logprobs", "serving/constraints", "self.processed.append(done.target_probs[row].log())",
          "self.processed.append(done.target_probs[row].log() if not (" + REJECTED + ") else "
          + RESIDUAL + ")", "log p after them is"),
     ],
@@ -498,7 +501,7 @@ def test_a_twin_has_the_classes_and_the_sharing_of_the_original():
     other = twin(target, modules)
     assert other.also is other.cache is other.cache.itself is not target.cache
     assert {type(x).__module__ for x in (other, other.cache)} == {
-        "nanogpt_with_a_bug.fused",
+        "nanogpt_with_a_bug.targets.fused",
         "nanogpt_with_a_bug.serving.paged",
     }
     assert other.kind is not PreallocatedCache and other.kind.__name__ == "PreallocatedCache"

@@ -9,13 +9,11 @@ import torch
 from conftest import TINY, make_model, read_text
 
 from nanogpt import checkpoint
-from nanogpt.cache import cache_length, keep_path, trim_kv_cache
+from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.protocol import Chain
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Round, Text, autoregressive_generate, prefill
-from nanogpt.model import tree_mask
+from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.proof.checks import CHECKS, tensors
 from nanogpt.proof.checks_serving import beginnings
 from nanogpt.proof.toys import Watched, deep_toy, random_draft, toy_target
@@ -24,7 +22,9 @@ from nanogpt.serving.batch import Seat, batch_generate, batch_round, joined
 from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, SharedText, on_pool
 from nanogpt.serving.server import Server
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import ReadText, keep_path, tree_mask
 
 SIZES = (1, 3, 4, 16)
 
@@ -227,7 +227,7 @@ def test_after_any_operation_the_cache_is_contiguous_and_the_books_are_right(see
 def test_thousands_of_requests_leave_nothing_behind(requests):
     target = on_pool(toy_target(7, 16), 24, 4)
     for i in range(requests):
-        make = SharedText if i % 2 else Text
+        make = SharedText if i % 2 else ReadText
         make(target, [i % 7, i % 5, 1, 2, 3, i % 3], 3)
     assert target.cache.free == 24
     target.cache.check([])
@@ -303,7 +303,7 @@ def test_a_text_costs_no_memory_before_it_is_written():
     target = on_pool(toy_target(7, 16), 8, 4)
     cache = target.cache.empty(target.config, 3, target.qkv[0])
     assert cache.length == 0 and target.cache.free == 8
-    text = Text(target, [1, 2, 3, 4, 5], 9)
+    text = ReadText(target, [1, 2, 3, 4, 5], 9)
     assert target.cache.free == 8
     text.read()
     assert target.cache.free == 7 and len(text.past_kvs.tables[0].blocks) == 1
@@ -413,7 +413,7 @@ def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
         and other.past_kvs.tables[0].blocks[:2] == (one.past_kvs.tables[0].blocks[:2])
     )
     third = SharedText(target, prompt[:9], 5)
-    assert third.unread == [] and third.cache_len == 8, "all that it needs lies there"
+    assert third.unread == [] and third.cache_length == 8, "all that it needs lies there"
     strange = SharedText(target, [*prompt[:5], 2, *prompt[6:]], 5)
     strange.read()
     for text in (one, other, third, strange):
@@ -435,7 +435,7 @@ def test_shared_texts_write_what_others_write_and_publish_only_what_is_final():
     target = on_pool(plain, 200, 3)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4]]
     shared = [SharedText(target, prompt, 60) for prompt in prompts]
-    others = [Text(FusedLanguageModel(plain), prompt, 60) for prompt in prompts]
+    others = [ReadText(FusedLanguageModel(plain), prompt, 60) for prompt in prompts]
     for n in range(12):
         rounds(shared, draft, 10 * n)
         rounds(others, draft, 10 * n)
@@ -542,7 +542,7 @@ def test_a_restart_lacks_any_number_of_tokens_and_reads_them_later(missing):
     text.restart_if_full()
     with pytest.raises(PoolFull):
         text.read()
-    assert text.cache_len == 4 - missing and text.unread == right[4 - missing :]
+    assert text.cache_length == 4 - missing and text.unread == right[4 - missing :]
     del hogs
     text.read()
     assert same(text.past_kvs, own, right) and text.prefills == 1
@@ -564,7 +564,7 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
     with pytest.raises(PoolFull):
         batch_round(target, seats)
     stays = seats.pop(0)
-    assert stays.text.cache_len == 0
+    assert stays.text.cache_length == 0
     seats.clear()
     while not stays.text.done:
         batch_round(target, [stays])

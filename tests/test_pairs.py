@@ -24,8 +24,7 @@ from nanogpt.drafts.pairs import (
 )
 from nanogpt.drafts.protocol import Chain
 from nanogpt.engines.export import export, tokenizer_json
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
@@ -39,7 +38,9 @@ from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
 from nanogpt.serving.server import Server
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import ReadText
 
 TOY = toy_pairs(3)
 DRAFTS = {
@@ -193,11 +194,11 @@ def test_a_chain_begins_with_what_get_probs_says_and_claims_what_it_drew_from():
     for least in (0, 0.5, 1):
         draft = toy_pairs(3, least)
         for seed in range(20):
-            letters, q = draft.chain([0, 1, seed % 3], 5, RandomSource(seed))
+            letters, q = draft.draw([0, 1, seed % 3], 5, Sampling(), RandomSource(seed))
             assert torch.allclose(q[0], draft.fresh().get_probs([0, 1, seed % 3]), atol=1e-9)
             assert q.shape == (5, 3) and torch.allclose(q.sum(-1), torch.ones(5).double())
             assert all(q[i, x] > 0 for i, x in enumerate(letters))
-    assert draft.chain([0, 1], 0, RandomSource(0))[1].shape == (0, 3)
+    assert draft.draw([0, 1], 0, Sampling(), RandomSource(0))[1].shape == (0, 3)
 
 
 class Counted:
@@ -221,7 +222,7 @@ def test_at_one_a_pass_is_made_only_where_no_token_goes_on():
         draft = toy_pairs(3, least)
         draft.net = Counted(draft.net)
         for seed in range(20):
-            draft.fresh().chain([0, 1], 6, RandomSource(seed))
+            draft.fresh().draw([0, 1], 6, Sampling(), RandomSource(seed))
         passes[least] = draft.net.passes
     assert passes[0] == 20 * 6 and passes[1] < 0.75 * passes[0]
 
@@ -343,7 +344,7 @@ def test_a_row_of_a_batch_is_what_it_is_alone(make):
 def test_two_texts_that_take_turns_are_each_what_they_are_alone(make):
     """One draft; what it has read of one text is no business of the other's."""
     target, draft = toy_target(3, 8, seed=1), Chain(make(), 3)
-    texts = [Text(target, prompt, 12) for prompt in PROMPTS[:2]]
+    texts = [ReadText(target, prompt, 12) for prompt in PROMPTS[:2]]
     q = [[], []]
     for step in range(4):
         for own, text in zip(q, texts, strict=True):
@@ -351,7 +352,7 @@ def test_two_texts_that_take_turns_are_each_what_they_are_alone(make):
             own.append(tree.q)
             text.tokens += tree.tokens
     for prompt, own in zip(PROMPTS[:2], q, strict=True):
-        alone, text = Chain(make(), 3), Text(target, prompt, 12)
+        alone, text = Chain(make(), 3), ReadText(target, prompt, 12)
         for step in range(4):
             tree = alone.propose(text, 3, Sampling(), RandomSource(step))
             assert torch.allclose(tree.q, own[step], rtol=0, atol=1e-9)

@@ -16,14 +16,14 @@ from nanogpt.drafts.parallel import (
     medusa_loss,
     overlap_loss,
 )
-from nanogpt.fused import TARGETS
 from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.targets.fused import TARGETS
 from nanogpt.train import make_optimizer, train
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
 
 SHAPES = {
     "chain": (),

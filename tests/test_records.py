@@ -14,7 +14,6 @@ from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.arena import referee
-from nanogpt.constraints import Constraints, complete
 from nanogpt.course import chapter_35
 from nanogpt.drafts import ngram, parallel
 from nanogpt.drafts.adaptive import load_stop
@@ -22,20 +21,19 @@ from nanogpt.drafts.best import BestFirst, BlockTree, Recycling, Root, best_firs
 from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Led, random_draft, toy_target
-from nanogpt.rules import accept_traversal, accept_tree
-from nanogpt.same import SAME_TREE, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_generate
-from nanogpt.serving.budget import BudgetServer, budget_generate, share
-from nanogpt.serving.paged import on_pool
+from nanogpt.serving.budget import budget_generate, share
 from nanogpt.serving.server import Server
-from nanogpt.tree import TREE, tree_generate, tree_rounds
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
+from nanogpt.trees.loop import TREE, tree_generate, tree_rounds
+from nanogpt.trees.rules import accept_traversal, accept_tree
+from nanogpt.trees.tree import ReadText
 
 SAMPLINGS = Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)
 
@@ -119,7 +117,7 @@ def test_a_fixed_tree_holds_the_likeliest_paths():
 def test_fewer_nodes_are_the_beginning_of_more():
     target = toy_target(5, 16)
     for sharp in (None, sure):
-        text = Text(target, [0, 1], 9)
+        text = ReadText(target, [0, 1], 9)
         small, large = (
             BestFirst(random_draft(5), n, sharp).propose(text, 6, Sampling(), RandomSource(3))
             for n in (4, 12)
@@ -129,7 +127,7 @@ def test_fewer_nodes_are_the_beginning_of_more():
 
 def test_drawn_siblings_come_from_what_is_left():
     """Each q is that of its place without its earlier siblings; and there are siblings."""
-    text, draft = Text(toy_target(5, 16), [0, 1], 9), random_draft(5)
+    text, draft = ReadText(toy_target(5, 16), [0, 1], 9), random_draft(5)
     tree = BestFirst(draft, 12, sure).propose(text, 4, Sampling(), RandomSource(0))
     assert not tree.is_chain
     for parent, children in enumerate(tree.children):
@@ -141,7 +139,7 @@ def test_drawn_siblings_come_from_what_is_left():
 
 
 def test_guesses_of_a_sampling_are_drawn_by_it():
-    text, draft = Text(toy_target(5, 16), [0, 1], 9), random_draft(5)
+    text, draft = ReadText(toy_target(5, 16), [0, 1], 9), random_draft(5)
     tree = BestFirst(draft, 1, sure).propose(text, 4, Sampling(0.5), RandomSource(0))
     assert torch.allclose(tree.q[0], Sampling(0.5).of_probs(draft.get_probs([1])), atol=1e-12)
 
@@ -163,7 +161,7 @@ def test_a_told_block_tree_has_the_chains_q():
     """Whatever path is asked about: q as BlockDraft has it after the same token."""
     target = toy_target(5, 16, seed=1)
     drafter = wild_block(target, K=3)
-    text = Text(target, [0, 1, 2], 9)
+    text = ReadText(target, [0, 1, 2], 9)
     text.read(drafter.layers)
     root = BlockTree(parallel.BlockDraft(target, drafter), 5).root(text, 9, Sampling(), None)
     assert root.depth == 3
@@ -176,7 +174,7 @@ def test_a_told_block_tree_has_the_chains_q():
 def test_old_rows_are_those_of_the_newest_pass():
     """Of each token that was read, by hand from the rounds; rejected guesses, too."""
     target = toy_target(5, 8)
-    draft, text = Recycling(5, 4, k=3), Text(target, [0, 1, 2], 20)
+    draft, text = Recycling(5, 4, k=3), ReadText(target, [0, 1, 2], 20)
     seen, place = {}, 2
     for done in tree_rounds(text, draft, Sampling(), RandomSource(1)):
         read = [text.tokens[place], *done.candidates]
@@ -255,60 +253,6 @@ def test_two_texts_under_one_budget_are_independent(name):
     assert joint(decode, REQUESTS) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["fixed", "drawn"])
-def test_two_requests_of_a_server_under_one_budget_are_independent(name):
-    def decode(target, rng):
-        server, made = BudgetServer(target, drafts_of(2, target)[name], rows=2, seed=0), {}
-        for request in REQUESTS:
-            server.submit(*request, rng)
-        while len(made) < 2:
-            made |= server.step()
-        return tuple(tuple(made[b].tokens) for b in range(2))
-
-    assert joint(decode, REQUESTS) < 1e-12
-
-
-@pytest.mark.parametrize("pool", [False, True])
-def test_a_server_makes_no_more_guesses_than_its_budget(pool):
-    """A pass has `nodes` guesses in all, unevenly; greedy texts are the target's own."""
-    plain = toy_target(5, 8, seed=7)
-    target = on_pool(plain, blocks=40, size=2) if pool else plain
-    server, made = BudgetServer(target, BestFirst(random_draft(5), 6), seed=0), {}
-    prompts = [[0, 1], [3, 2, 4, 1], [2]]
-    for prompt in prompts:
-        server.submit(prompt, 14, Sampling(0))
-    counts = []
-    while len(made) < 3:
-        before = {r.id: len(r.rounds) for r in server.requests}
-        known = {r.id: r for r in server.requests}
-        made |= server.step()
-        new = [known[i].rounds[-1] for i, n in before.items() if len(known[i].rounds) > n]
-        counts.append([len(r.candidates) for r in new])
-    assert all(sum(count) <= 6 for count in counts)
-    assert any(len(count) == 3 and len(set(count)) > 1 for count in counts)
-    for b, prompt in enumerate(prompts):
-        own = autoregressive_generate(plain, prompt, 14, Sampling(0)).tokens
-        assert made[b].tokens == own and len(set(own)) > 2
-
-
-def test_a_budget_server_preempts_as_the_server_does():
-    """In a cache that is too small for all, greedy texts are what they are alone."""
-    target, draft = toy_target(5, 8, seed=7), BestFirst(random_draft(5), 4, sure)
-    server, made = BudgetServer(target, draft, capacity=12, rows=3, seed=0), {}
-    prompts = [[0, 1], [3, 2, 4, 1], [2]]
-    for prompt in prompts:
-        server.submit(prompt, 12, Sampling(0))
-    lost = 0
-    while len(made) < 3:
-        requests = server.requests
-        made |= server.step()
-        lost += sum(request.preempted for request in requests)
-    assert lost
-    for b, prompt in enumerate(prompts):
-        own = autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
-        assert made[b].tokens == own and len(set(own)) > 2
-
-
 @pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
 def test_one_text_under_a_budget_is_what_it_is_alone(name):
     """Over restarts of the window, with guesses in the round after each; round for round."""
@@ -321,115 +265,10 @@ def test_one_text_under_a_budget_is_what_it_is_alone(name):
         assert [r.candidates for r in made.rounds] == [r.candidates for r in alone.rounds]
 
 
-def test_who_has_no_place_in_the_cache_takes_no_guesses_from_others():
-    """Where memory is tight, some pass has a request without guesses, and others with all of 4."""
-    target, passes, made = toy_target(5, 16, seed=8), [], {}
-    prompts = [[0, 1], [3], [2]]
-    server = BudgetServer(target, BestFirst(random_draft(5), 4), capacity=24, rows=3, seed=0)
-    for prompt in prompts:
-        server.submit(prompt, 9, Sampling(0))
-    while len(made) < 3:
-        known = [(request, len(request.rounds)) for request in server.requests if request.room]
-        made |= server.step()
-        took = [request for request, n in known if len(request.rounds) > n]
-        passes.append([len(request.rounds[-1].candidates) for request in took])
-    assert any(len(one) == 3 and 0 in one and sum(one) == 4 for one in passes), passes
-    for b, prompt in enumerate(prompts):
-        assert made[b].tokens == autoregressive_generate(target, prompt, 9, Sampling(0)).tokens
-
-
-def test_a_larger_budget_never_makes_fewer_guesses():
-    """Three requests that are read, and 4 guesses a pass: as many as the budget leaves, up to 4."""
-    target, most = toy_target(5, 64, seed=8), {}
-    for budget in range(3, 16):
-        server = BudgetServer(target, BestFirst(random_draft(5), 4), budget=budget, rows=3, seed=0)
-        requests = [server.submit(prompt, 40, Sampling(0)) for prompt in ([0, 1], [3], [2])]
-        for _ in range(6):
-            server.step()
-        assert len(server.requests) == len(requests)
-        last = [request.rounds[-1] for request in server.requests]
-        most[budget] = sum(len(r.candidates) for r in last)
-    assert most == {budget: min(4, budget - 3) for budget in most}
-
-
-def test_with_many_requests_the_guesses_are_still_shared_by_all():
-    """The default budget, eleven texts: each may be given the guesses that a pass has."""
-    target, draft = toy_target(5, 64, seed=8), BestFirst(random_draft(5), 24)
-    server = BudgetServer(target, draft, rows=11, seed=0)
-    for b in range(11):
-        server.submit([b % 5, b // 5], 40, Sampling(0))
-    for _ in range(4):
-        server.step()
-    assert sum(len(request.rounds[-1].candidates) for request in server.requests) == 24
-
-
-def test_who_makes_the_draft_fail_is_dropped_and_the_others_go_on():
-    class Fails:
-        vocab_size = 5
-
-        def get_probs(self, context):
-            if context[0] == 3:
-                raise ValueError("boom")
-            return random_draft(5).get_probs(context)
-
-    target, made = toy_target(5, 16, seed=8), {}
-    server = BudgetServer(target, BestFirst(Fails(), 4), seed=0)
-    for prompt in ([0, 1], [3], [2]):
-        server.submit(prompt, 9, Sampling(0))
-    with pytest.raises(RuntimeError, match="request 1 is dropped: boom"):
-        for _ in range(3):
-            made |= server.step()
-    while len(made) < 2:
-        made |= server.step()
-    for b, prompt in ((0, [0, 1]), (2, [2])):
-        own = autoregressive_generate(target, prompt, 9, Sampling(0))
-        assert made[b].tokens == own.tokens and made[b].tokens_per_pass > 1
-
-
-def test_the_same_dice_write_the_same_text_in_a_budget_server():
-    """A request that drafts in a way of its own does so; its neighbour shares."""
-    target, made = toy_target(5, 16, seed=8), {}
-    server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), seed=0)
-    server.submit([0, 1], 12, Sampling(), SameDice(7, 2), steps=SAME_TREE)
-    server.submit([3], 12, Sampling(0))
-    while len(made) < 2:
-        made |= server.step()
-    assert made[0].tokens == autoregressive_generate(target, [0, 1], 12, rng=SameDice(7, 2)).tokens
-    own = autoregressive_generate(target, [3], 12, Sampling(0)).tokens
-    assert made[1].tokens == own and len(set(own)) > 2
-
-
-def test_who_drafts_alone_and_those_who_share_keep_within_the_servers_budget():
-    """9 places, 3 of them for known tokens: 4 guesses for the last, and 2 for the two others."""
-    target = toy_target(5, 64, seed=8)
-    server = BudgetServer(target, BestFirst(random_draft(5), 4, sure), budget=9, rows=3, seed=0)
-    server.submit([0, 1], 40, Sampling(0))
-    server.submit([3], 40, Sampling(0))
-    server.submit([2], 40, Sampling(), SameDice(7, 1), steps=SAME_TREE)
-    for _ in range(6):
-        server.step()
-    shared, also, alone = (len(request.rounds[-1].candidates) for request in server.requests)
-    assert (shared + also, alone) == (2, 4)
-
-
-def test_constraints_hold_in_a_budget_server():
-    target, made = toy_target(5, 16, seed=8), {}
-    asked = Constraints(presence=1.5, bias={2: 0.7})
-    server = BudgetServer(target, BestFirst(random_draft(5), 6, sure), seed=0)
-    for prompt in ([0, 1], [3]):
-        server.submit(prompt, 12, Sampling(0), constraints=asked)
-    while len(made) < 2:
-        made |= server.step()
-    for b, prompt in enumerate(([0, 1], [3])):
-        own = complete(target, prompt, 12, asked, sampling=Sampling(0))
-        assert made[b].tokens == own.tokens
-        assert own.tokens != autoregressive_generate(target, prompt, 12, Sampling(0)).tokens
-
-
 def test_one_budget_is_as_large_as_even_shares():
     target, draft = toy_target(5, 16), BestFirst(random_draft(5), 9, sure)
     seats = [
-        Seat(Text(target, prompt, 9), draft, Sampling(), RandomSource(b))
+        Seat(ReadText(target, prompt, 9), draft, Sampling(), RandomSource(b))
         for b, prompt in enumerate([[0, 1], [3], [2, 2]])
     ]
     assert sum(len(tree.tokens) for tree in share(draft, seats, 9)) == 9
@@ -441,10 +280,10 @@ def test_one_budget_is_as_large_as_even_shares():
 def test_a_hybrid_asks_one_of_the_two_and_the_context_says_which():
     target = toy_target(5, 16)
     hybrid = Hybrid(repeats, Chain(SuffixDraft(5), 2), Chain(random_draft(5), 2))
-    again = Text(target, [0, 1, 2, 3, 4, 0, 1, 2, 3], 9)
+    again = ReadText(target, [0, 1, 2, 3, 4, 0, 1, 2, 3], 9)
     tree = hybrid.propose(again, 9, Sampling(), RandomSource(0))
     assert tree.tokens == [4, 0] and tree.q.max() == 1
-    new = Text(target, [0, 1, 2, 3, 4, 0, 1, 2, 2], 9)
+    new = ReadText(target, [0, 1, 2, 3, 4, 0, 1, 2, 2], 9)
     assert hybrid.propose(new, 9, Sampling(), RandomSource(0)).q.max() < 1
 
 
@@ -552,7 +391,7 @@ def test_the_method_pages_of_22_and_35_agree():
 def test_the_average_tokens_are_what_comes_out_on_average():
     """The sum over a tree's nodes, beside the enumeration of the rule."""
     target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
-    text = Text(target, [0, 1], 5)
+    text = ReadText(target, [0, 1], 5)
     tree = draft.propose(text, 3, Sampling(), RandomSource(0))
     p, _, _ = TREE.verify(target, text, tree, Sampling())
     lengths = enumerate_outcomes(lambda rng: 1 + len(accept_tree(tree, p, rng)[0]))
@@ -566,21 +405,6 @@ def test_the_shipped_stop_serves_the_table():
     even = torch.full((table.vocab_size,), 1 / table.vocab_size, dtype=torch.float64)
     certain = torch.eye(table.vocab_size, dtype=torch.float64)[3]
     assert 0 < stop(even) < stop(certain) < 1
-
-
-def test_a_budget_is_shared_by_those_alone_whose_memory_takes_all_of_it():
-    """Others do not guess; or the pool would be full for one of them, and its request dropped."""
-    plain, prompts = toy_target(5, 8, seed=7), [[0, 1], [3, 2, 4, 1], [2]]
-    own = [autoregressive_generate(plain, prompt, 12, Sampling(0)).tokens for prompt in prompts]
-    for size, blocks in ((2, 6), (3, 6), (4, 7)):
-        draft = BestFirst(random_draft(5), 4)
-        server = BudgetServer(on_pool(plain, blocks, size), draft, rows=3, seed=0, share=False)
-        done = {}
-        for prompt in prompts:
-            server.submit(prompt, 12, Sampling(0))
-        while server.requests:
-            done |= server.step()
-        assert [done[b].tokens for b in range(3)] == own
 
 
 def test_a_sibling_is_as_likely_as_its_elders_are_refused_and_it_is_kept():

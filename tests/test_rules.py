@@ -11,18 +11,19 @@ import torch
 
 from nanogpt.course.chapter_17 import largest_flow, least_cut
 from nanogpt.drafts.grown import Grown
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Tree, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.decoders import tree_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
-from nanogpt.rules import accept_blockwise, accept_traversal, accept_tree, prefix_chances
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, accept_reject, residual, speculative_generate
-from nanogpt.tree import TREE, tree_generate
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import TREE, tree_generate
+from nanogpt.trees.rules import accept_blockwise, accept_traversal, accept_tree, prefix_chances
+from nanogpt.trees.tree import Tree
 
 RULES = (accept_tree, accept_traversal)
 SIBLINGS = ("with", "without", "fixed")

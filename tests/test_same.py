@@ -14,10 +14,9 @@ import torch
 from conftest import restarts
 
 from nanogpt import checkpoint, same
-from nanogpt.constraints import complete
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
-from nanogpt.drafts.adaptive import by_entropy
+from nanogpt.drafts.adaptive import adaptive, by_entropy
 from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline, Worker
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree
 from nanogpt.drafts.grown import Grown
@@ -25,11 +24,10 @@ from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
 from nanogpt.drafts.parallel import BlockDraft, BlockDrafter, MedusaDraft, MedusaHeads
-from nanogpt.drafts.protocol import Proposer, lifted
+from nanogpt.drafts.protocol import lifted
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Text, Tree, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
@@ -57,9 +55,12 @@ from nanogpt.same import (
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serving
 from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.constraints import complete
 from nanogpt.serving.paged import BlockPool, on_pool
 from nanogpt.speculative import CHAIN, speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
 TOYS = {
@@ -83,6 +84,14 @@ def dice(seed, prompt):
     return SameDice(seed, len(prompt))
 
 
+def draft_same_while(draft, text, K, sampling, rng):
+    """draft_same, its length chosen by a policy."""
+    start = rng.index
+    drawn = adaptive(by_entropy(1.0))(draft, text, K, sampling, rng)
+    rng.index = start
+    return drawn
+
+
 def decoders(target, prompt, K):
     """{name: decode(prompt, n, sampling, rng, stop)}: chains, trees and lists, drawn and not."""
     V, n_prompt = target.config.vocab_size, min(len(prompt), target.config.block_size)
@@ -102,9 +111,9 @@ def decoders(target, prompt, K):
         "lifted": lifted(table, K),
     }
 
-    def chain(draft, **how):
+    def chain(draft, steps=SAME):
         return lambda prompt, n, sampling, rng, stop: speculative_generate(
-            target, draft, prompt, n, K, sampling, rng, stop, steps=SAME, **how
+            target, draft, prompt, n, K, sampling, rng, stop, steps=steps
         )
 
     def tree(draft):
@@ -113,7 +122,7 @@ def decoders(target, prompt, K):
         )
 
     found = {name: chain(draft) for name, draft in chains.items()}
-    found["adaptive"] = chain(table, policy=by_entropy(1.0))
+    found["adaptive"] = chain(table, replace(SAME, draft=draft_same_while))
     return found | {name: tree(draft) for name, draft in trees.items()}
 
 
@@ -637,7 +646,7 @@ def test_siblings_are_draws_without_replacement_and_one_more_never_hurts():
 def test_favourites_make_the_best_tree_of_so_many_nodes():
     target, table = toy_target(3, 8), random_draft(3)
     for seed in range(20):
-        text, rng = Text(target, [0, 2], 6), SameDice(seed, 2)
+        text, rng = ReadText(target, [0, 2], 6), SameDice(seed, 2)
         worths = path_worths(table, [0, 2], 3, rng)
         for nodes in (1, 2, 5):  # fewer than there are tokens, and more
             tree, paths = Favourites(table, nodes).propose(text, 3, Sampling(), rng), []

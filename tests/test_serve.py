@@ -1,22 +1,21 @@
 """Batches: a text in a batch is what it is alone, whatever stands beside it."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import TINY, make_model, read_text, restarts
 
 from nanogpt.cache import first as first_of
-from nanogpt.cache import keep_path
 from nanogpt.course import chapter_23
-from nanogpt.drafts.adaptive import by_entropy
+from nanogpt.drafts.adaptive import adaptive, by_entropy
 from nanogpt.drafts.eagle import EagleDraft, EagleTree
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import TARGETS
-from nanogpt.generate import Proposer, Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure import bench
 from nanogpt.model import side_by_side
 from nanogpt.proof.checks import tensors
@@ -32,8 +31,10 @@ from nanogpt.serving.batch import (
     rows,
     verify_batch,
 )
-from nanogpt.speculative import speculative_generate
-from nanogpt.tree import propose_tree, tree_generate, tree_mask, verify_tree
+from nanogpt.speculative import CHAIN, draft_chain, speculative_generate
+from nanogpt.targets.fused import TARGETS
+from nanogpt.trees.loop import propose_tree, tree_generate, verify_tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree, keep_path, tree_mask
 
 every_form = pytest.mark.parametrize("form", TARGETS.values(), ids=TARGETS)
 WIDE = pytest.mark.wide
@@ -71,7 +72,7 @@ def same(made, right):
     assert len(made.rounds) == len(right.rounds)
     for mine, other in zip(made.rounds, right.rounds, strict=True):
         assert mine.emitted == other.emitted and mine.candidates == other.candidates
-        assert mine.cache_len == other.cache_len and mine.n_examined == other.n_examined
+        assert mine.position == other.position and mine.n_examined == other.n_examined
         torch.testing.assert_close(mine.target_probs, other.target_probs, rtol=0, atol=1e-9)
         torch.testing.assert_close(mine.draft_probs, other.draft_probs, rtol=0, atol=1e-9)
 
@@ -141,7 +142,7 @@ def test_a_row_has_its_own_rows_of_p_its_hidden_states_and_its_cache(form):
         texts, trees = [], []
         for b in range(4):
             P = whole(0, 10, generator)
-            text = Text(target, tokens_of(P + 1, generator), 20)
+            text = ReadText(target, tokens_of(P + 1, generator), 20)
             if b < 2:  # the others are read in the same pass
                 text.read()
             depth = TINY.block_size - 1 - P
@@ -153,7 +154,7 @@ def test_a_row_has_its_own_rows_of_p_its_hidden_states_and_its_cache(form):
         samplings = [SAMPLINGS[(seed + b) % len(SAMPLINGS)] for b in range(4)]
         right, layers = [], [None, (1, 2), None, (1, 2)]
         for text, tree, sampling, read in zip(texts, trees, samplings, layers, strict=True):
-            own = Text(target, text.tokens, 20)  # its own buffer
+            own = ReadText(target, text.tokens, 20)  # its own buffer
             if text.past_kvs is not None:
                 own.read()
             right.append(verify_tree(target, own, tree, sampling, read))
@@ -175,7 +176,7 @@ def test_after_every_round_a_rows_cache_is_that_of_a_fresh_prefill(form):
     draft = random_draft(V)
     grown = Grown(draft, [2, 2, 1])
     prompts = [tokens_of(n, generator) for n in (1, 3, 8, 2)]
-    texts = [Text(target, prompt, 30) for prompt in prompts]
+    texts = [ReadText(target, prompt, 30) for prompt in prompts]
     seats = [
         Seat(text, (Chain(draft, 3), grown)[b % 2], Sampling(), RandomSource(b))
         for b, text in enumerate(texts)
@@ -187,7 +188,7 @@ def test_after_every_round_a_rows_cache_is_that_of_a_fresh_prefill(form):
         for text in texts:
             if text.past_kvs is None:
                 continue
-            P = text.cache_len
+            P = text.cache_length
             fresh = prefill(target, text.tokens[-1 - P : -1])
             for mine, right in zip(tensors(text.past_kvs), tensors(fresh), strict=True):
                 torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
@@ -206,7 +207,7 @@ def test_after_every_round_a_rows_hidden_states_are_those_of_its_cached_tokens(f
         EagleTree(target, random_head(target, layers), k=3, K=2, nodes=8),
     ]
     prompts, read = ([0, 1], [2, 2, 0, 1], [1]), (None, None, layers)
-    texts = [Text(target, prompt, 40) for prompt in prompts]
+    texts = [ReadText(target, prompt, 40) for prompt in prompts]
     grown.reads = True  # it does not, but what is kept for it is looked at
     seats = [
         Seat(text, draft, Sampling(), RandomSource(b))
@@ -215,7 +216,7 @@ def test_after_every_round_a_rows_hidden_states_are_those_of_its_cached_tokens(f
     for _ in range(12):  # over a restart
         batch_round(target, seats)
         for text, wanted in zip(texts, read, strict=True):
-            cached = torch.tensor([text.tokens[text.start :][: text.cache_len]])
+            cached = torch.tensor([text.tokens[text.start :][: text.cache_length]])
             streams, _ = model.states(cached)
             fresh = side_by_side(streams, wanted) if wanted else model.ln_f(streams[-1])
             torch.testing.assert_close(text.hidden, fresh[0], rtol=0, atol=1e-9)
@@ -256,8 +257,11 @@ def test_a_draft_with_a_cache_of_its_own_is_right_shared_and_not(form):
 
 def test_a_policy_chooses_a_rows_k():
     target, draft, prompts = toy_target(V, WINDOW), random_draft(V), [[0, 1], [2]]
-    made = batch_generate(target, draft, prompts, 12, 3, policy=[by_entropy(2.0), None])
-    how = {"policy": by_entropy(2.0), "rng": RandomSource(0)}
+    made = batch_generate(
+        target, draft, prompts, 12, 3, step=[adaptive(by_entropy(2.0)), draft_chain]
+    )
+    steps = replace(CHAIN, draft=adaptive(by_entropy(2.0)))
+    how = {"steps": steps, "rng": RandomSource(0)}
     same(made[0], speculative_generate(target, draft, [0, 1], 12, **how))
     same(made[1], alone(target, draft, [2], 12, 3, Sampling(), 1, None))
 
@@ -430,7 +434,7 @@ def test_a_row_that_is_copied_out_of_the_batch_is_safe_from_it():
     for text, (_, _, new_kvs) in zip(
         texts, verify_batch(target, texts, [chain([])] * 2, [Sampling()] * 2), strict=True
     ):
-        text.past_kvs = keep_path(new_kvs, [], text.cache_len)
+        text.past_kvs = keep_path(new_kvs, [], text.cache_length)
     other, _ = joined([text.past_kvs for text in texts[::-1]])  # a copy, in another order
     right = [x.clone() for x in tensors(other)]
     for text in texts:
@@ -484,7 +488,7 @@ def test_verify_batch_refuses_lists_that_do_not_fit_and_texts_past_the_window(fo
 
 def test_propose_goes_no_deeper_than_the_text_has_room():
     target, draft = toy_target(V, WINDOW), random_draft(V)
-    text = Text(target, [0, 1], 3)
+    text = ReadText(target, [0, 1], 3)
     tree = Chain(draft, 9).propose(text, text.room, Sampling(), RandomSource(0))
     assert len(tree.tokens) == 2 and tree.is_chain
     tree = propose_tree(Grown(draft, [2, 1, 1, 1]), text, 1, Sampling(), RandomSource(0))

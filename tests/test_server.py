@@ -16,20 +16,20 @@ from nanogpt.cache import cache_length
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import CopyDraft
-from nanogpt.drafts.protocol import Proposer
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Tree, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, random_draft, random_head, toy_target
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serve
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import BlockPool, PoolFull, on_pool
 from nanogpt.serving.server import Queue, Request, Server, schedule
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import TREE
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import TREE
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import Proposer, Tree
 
 TOY, DRAFT = toy_target(5, 12), random_draft(5)
 FUSED = FusedLanguageModel(TOY)
@@ -136,7 +136,7 @@ def test_a_draft_that_reads_the_target_finds_its_true_features(layers, preempted
             done |= server.step()
             for request in server.requests:
                 if request.hidden is not None:
-                    cached = request.tokens[request.start :][: request.cache_len]
+                    cached = request.tokens[request.start :][: request.cache_length]
                     true, _ = head.features_of(target, torch.tensor([cached]))
                     torch.testing.assert_close(request.hidden, true[0], rtol=0, atol=1e-9)
                     seen += 1
@@ -371,12 +371,12 @@ def test_whoever_cancels_a_waiting_request_takes_no_place_from_the_running(preem
     for prompt in ([1], [2, 3], [4]):
         server.submit(prompt, 15)
     server.step()
-    before = [request.cache_len for request in server.requests[:2]]
+    before = [request.cache_length for request in server.requests[:2]]
     server.cancel(2)
     assert (server.running, server.waiting) == (2, 0) and all(before)
     server.step()
     assert (server.running, server.waiting) == (2, 0) and not preempted
-    assert all(r.cache_len > n for r, n in zip(server.requests, before, strict=True))
+    assert all(r.cache_length > n for r, n in zip(server.requests, before, strict=True))
 
 
 def test_a_cancelled_request_leaves_the_others_as_they_are():
@@ -468,11 +468,11 @@ def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
     server.submit([0, 1, 2], 9, Sampling(0))
     server.step()
     (request,) = server.requests
-    request.past_kvs = request.past_kvs.kept(request.cache_len)
+    request.past_kvs = request.past_kvs.kept(request.cache_length)
     hogs = [prefill(target, [0]) for _ in range(pool.free - 2)]  # each holds a block
     server.safely(request, server.guess, request, 1, 3)
     assert request.tree.tokens == [] and not server.errors
-    assert pool.free == 1 and len(request.past_kvs.tables[0].blocks) == request.cache_len + 1
+    assert pool.free == 1 and len(request.past_kvs.tables[0].blocks) == request.cache_length + 1
     pool.check([*hogs, request.past_kvs])
 
 
@@ -729,7 +729,7 @@ def test_states_of_a_part_that_was_read_after_others_are_no_use_to_a_draft():
     request = Request(target, [1, 2, 3, 4, 5], 3, None, Sampling(), RandomSource(0), 0)
     request.past_kvs = prefill(target, [1])
     request.take_part(2, p, torch.ones(2, 4, dtype=torch.float64), prefill(target, [1, 2, 3]))
-    assert (request.hidden, request.cache_len, request.prefills) == (None, 3, 1)
+    assert (request.hidden, request.cache_length, request.prefills) == (None, 3, 1)
 
 
 def test_a_request_that_began_at_0_seconds_began_then_also_if_it_lost_its_places():

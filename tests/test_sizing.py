@@ -14,12 +14,10 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.commands import size
-from nanogpt.commands.size import batches_of, curves, main, model_of, number_of, written
 from nanogpt.course import chapter_28
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.measure import bench
+from nanogpt.measure import bench, size
 from nanogpt.measure.configs import counted
+from nanogpt.measure.size import batches_of, curves, main, model_of, number_of, written
 from nanogpt.measure.sizing import (
     CALIBRATION,
     GPUS,
@@ -42,6 +40,7 @@ from nanogpt.measure.sizing import (
     pass_seconds,
 )
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.theory import expected_tokens
 
 

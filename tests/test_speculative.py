@@ -12,13 +12,13 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.data import load_corpus, train_val_split
+from nanogpt.drafts.adaptive import adaptive
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.proof.checks import check_greedy, check_lossless, exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
-from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import (
     CHAIN,
@@ -28,6 +28,7 @@ from nanogpt.speculative import (
     speculative_generate,
     verify_candidates,
 )
+from nanogpt.trees.rules import accept_blockwise
 
 
 def rows(*values):
@@ -221,10 +222,10 @@ def test_lengths_chosen_before_each_draw_lose_nothing_under_either_rule(rule, V,
     draft = TableDraft(
         [[0.7] + [0.3 * rest] * (V - 1)] + [[0.5] + [0.5 * rest] * (V - 1)] * (V - 1)
     )
-    lengths, steps = set(), replace(CHAIN, accept=rule)
+    lengths, steps = set(), replace(CHAIN, draft=adaptive(while_sure), accept=rule)
 
     def program(rng):
-        how = {"rng": rng, "policy": while_sure, "steps": steps}
+        how = {"rng": rng, "steps": steps}
         made = speculative_generate(target, draft, [0], n, **how)
         lengths.add(len(made.rounds[0].candidates))
         return tuple(made.tokens)
@@ -358,7 +359,7 @@ def test_text_of_three_windows_has_the_length_asked_for_and_no_draft_crosses_the
         target, random_draft(7), [1] * 11, 24, 5, Sampling(temperature), RandomSource(1)
     )
     assert len(made.tokens) == 24 == sum(len(r.emitted) for r in made.rounds)
-    assert all(r.cache_len + 1 + len(r.candidates) <= 8 for r in made.rounds)
+    assert all(r.position + 1 + len(r.candidates) <= 8 for r in made.rounds)
 
 
 @functools.cache

@@ -3,21 +3,20 @@
 import dataclasses
 import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
-from nanogpt import checkpoint, state
-from nanogpt.cache import cache_length, keep_path, trim_kv_cache
-from nanogpt.constraints import Constraints
+from nanogpt import checkpoint
+from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
+from nanogpt.drafts.adaptive import adaptive
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
-from nanogpt.model import tree_mask
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import GUESSES, check_states, exact_continuations, tensors
 from nanogpt.proof.decoders import constrained_decoder, same_decoder, server_decoder, state_decoder
@@ -27,11 +26,15 @@ from nanogpt.proof.toys import random_draft, toy_states, toy_target
 from nanogpt.same import SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate, verify_batch
+from nanogpt.serving.constraints import Constraints
 from nanogpt.serving.paged import on_pool
 from nanogpt.serving.server import Server
-from nanogpt.speculative import speculative_generate
-from nanogpt.state import WAYS, Inputs, Pass, StateCache, StateConfig, replayed
-from nanogpt.tree import tree_generate
+from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.targets import state
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.targets.state import WAYS, Inputs, Pass, StateCache, StateConfig, replayed
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import ReadText, Tree, keep_path, tree_mask
 
 every_way = pytest.mark.parametrize("way", WAYS)
 TOY = toy_states(7, 16)
@@ -269,10 +272,11 @@ def test_random_rounds_leave_the_cache_of_a_fresh_prefill(rounds):
 
 PLAIN = toy_states(2, 4)
 ASKED = {"prompt_tokens": [0, 1], "max_new_tokens": 4}
+BY_POLICY = replace(CHAIN, draft=adaptive(lambda rounds: (len(rounds) % 3, None)))
 LOOPS = {
     "chain": lambda model, **asked: speculative_generate(model, random_draft(2), K=2, **asked),
     "chain, by a policy": lambda model, **asked: speculative_generate(
-        model, random_draft(2), K=2, policy=lambda rounds: (len(rounds) % 3, None), **asked
+        model, random_draft(2), K=2, steps=BY_POLICY, **asked
     ),
     **{
         f"tree {how}": lambda model, how=how, **asked: tree_generate(
@@ -533,7 +537,7 @@ def test_a_state_that_is_never_taken_back_costs_alpha_and_text():
 def test_a_first_pass_over_texts_of_two_lengths_leaves_each_its_own_state(way):
     """The shorter one's row is filled up, and no state may have read that."""
     target, prompts, said = TOY.remembering(way), [[0, 1], [3, 2, 4, 1, 5]], 6
-    texts = [Text(target, prompt, 5) for prompt in prompts]
+    texts = [ReadText(target, prompt, 5) for prompt in prompts]
     verified = verify_batch(target, texts, [Tree.empty(7)] * 2, [Sampling()] * 2)
     for prompt, (_, _, cache) in zip(prompts, verified, strict=True):
         whole = target.states(torch.tensor([[*prompt, said]]))[0][-1][:, -1]

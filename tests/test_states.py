@@ -7,11 +7,11 @@ import torch
 from conftest import TINY, make_model
 
 from nanogpt.cache import cache_length, trim_kv_cache
-from nanogpt.fused import TARGETS
 from nanogpt.generate import prefill
 from nanogpt.model import Begun
 from nanogpt.proof.checks import tensors
-from nanogpt.tree import tree_mask
+from nanogpt.targets.fused import TARGETS
+from nanogpt.trees.tree import tree_mask
 
 DEEP = dataclasses.replace(TINY, n_layer=4)
 TOKENS, NEW = [3, 1, 4, 1, 5], torch.tensor([[9, 2, 6, 5]])

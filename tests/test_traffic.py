@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from nanogpt.__main__ import main
-from nanogpt.commands import load
 from nanogpt.drafts.lookup import PromptLookupDraft
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.measure import traffic
+from nanogpt.measure import load, traffic
 from nanogpt.measure.traffic import SLO, Load, Pass, Served, Steps, StepTime, Trace, record, replay
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import Sampling
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
+from nanogpt.targets.fused import FusedLanguageModel
 
 TOY, WIDE = toy_target(5, 12), toy_target(20, 40)
 A = Served(10.0, 10.5, (11.0, 12.0, 14.0), (1, 3, 2), (0, 2, 2))

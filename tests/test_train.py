@@ -18,7 +18,7 @@ from nanogpt.drafts.eagle import EagleHead
 from nanogpt.drafts.itself import OwnBlock
 from nanogpt.drafts.parallel import BlockDrafter
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.state import StateConfig, StateLanguageModel
+from nanogpt.targets.state import StateConfig, StateLanguageModel
 from nanogpt.train import evaluate, learning_rate, main, make_optimizer, on_text
 
 SMALL = [

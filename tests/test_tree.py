@@ -6,24 +6,18 @@ import pytest
 import torch
 from conftest import TINY, make_model
 
-from nanogpt.cache import cache_length, keep_path
+from nanogpt.cache import cache_length
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown, counted_tree, path_value, paths_of, sparse_tree
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import (
-    Proposer,
-    Text,
-    Tree,
-    autoregressive_generate,
-    autoregressive_rounds,
-    prefill,
-)
+from nanogpt.generate import autoregressive_generate, autoregressive_rounds, prefill
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, deep_toy, random_draft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate, tree_mask, tree_rounds, verify_tree
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import tree_generate, tree_rounds, verify_tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree, keep_path, tree_mask
 
 SIBLINGS = ("with", "without", "fixed")
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
@@ -72,7 +66,7 @@ some_or_all = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest
 
 
 def text_of(target, P, read=True):
-    text = Text(target, [(3 * i + 1) % TINY.vocab_size for i in range(P + 1)], 50)
+    text = ReadText(target, [(3 * i + 1) % TINY.vocab_size for i in range(P + 1)], 50)
     if read:
         text.read()
     return text
@@ -385,7 +379,7 @@ def test_one_pass_a_round_and_stop_tokens_inside_a_path():
 
 
 def test_grown_trees_have_their_widths_and_say_what_they_drew_from():
-    draft, text = random_draft(7), Text(toy_target(7, 32), [0, 1], 20)
+    draft, text = random_draft(7), ReadText(toy_target(7, 32), [0, 1], 20)
     q = draft.get_probs([1])
     for siblings in SIBLINGS:
         tree = Grown(draft, (3, 2, 1), siblings).propose(text, 9, Sampling(), RandomSource(0))
@@ -407,7 +401,7 @@ def test_grown_trees_have_their_widths_and_say_what_they_drew_from():
 
 
 def test_fixed_siblings_are_the_same_at_any_temperature_and_drawn_ones_end_with_their_q():
-    draft, text = random_draft(7), Text(toy_target(7, 32), [0, 1], 20)
+    draft, text = random_draft(7), ReadText(toy_target(7, 32), [0, 1], 20)
     grown = {s: Grown(draft, (3,), s) for s in SIBLINGS}
     greedy = {s: g.propose(text, 9, Sampling(0), RandomSource(0)) for s, g in grown.items()}
     warm = grown["fixed"].propose(text, 9, Sampling(), RandomSource(0))
@@ -513,12 +507,12 @@ def test_a_sparse_tree_by_hand():
 def test_a_text_that_another_loop_began_has_no_hidden_states_before_its_restart():
     """A part of them would be taken for those of the first tokens."""
     target, _ = deep_toy()
-    text, rng = Text(target, [0, 1, 2], 24), RandomSource(1)
+    text, rng = ReadText(target, [0, 1, 2], 24), RandomSource(1)
     for _ in itertools.islice(autoregressive_rounds(text, Sampling(), rng), 3):
         pass
     guessed = []
     for done in tree_rounds(text, EagleDraft(target, random_head(target)), Sampling(), rng):
-        assert text.hidden is None or len(text.hidden) == text.cache_len
+        assert text.hidden is None or len(text.hidden) == text.cache_length
         guessed.append((text.start > 0, len(done.candidates) > 0))
     assert (False, True) not in guessed and (True, True) in guessed
 
@@ -535,13 +529,13 @@ class Looking(Proposer):
 
 def test_where_another_loop_began_a_text_no_states_are_kept_before_its_restart(tiny):
     """Those of its first tokens are gone, and the others alone would be taken for them."""
-    text, kept = Text(tiny, [1, 2, 3], 24), []
+    text, kept = ReadText(tiny, [1, 2, 3], 24), []
     next(autoregressive_rounds(text))
     for _ in tree_rounds(text, Looking()):
         assert (text.hidden is None) == (text.start == 0)
         if text.hidden is not None:
-            assert len(text.hidden) == text.cache_len
-            context = torch.tensor([text.tokens[text.start :][: text.cache_len]])
+            assert len(text.hidden) == text.cache_length
+            context = torch.tensor([text.tokens[text.start :][: text.cache_length]])
             torch.testing.assert_close(text.hidden, tiny.trunk(context)[0][0], rtol=0, atol=1e-9)
         kept.append(text.hidden is not None)
     assert {*kept} == {False, True}

@@ -9,25 +9,26 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
-from nanogpt.cache import first, select
-from nanogpt.commands import check, demo
-from nanogpt.constraints import Constraints, complete
+from nanogpt.cache import first
+from nanogpt.course import demo
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.lookup import PromptLookupDraft, WideLookupDraft
 from nanogpt.drafts.pairs import PairTokenizer, learn_merges
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.engines import causal, own
+from nanogpt.engines import causal, check, own
 from nanogpt.engines.export import export_pair
-from nanogpt.generate import Text, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import context_start, random_draft
-from nanogpt.rules import accept_blockwise
 from nanogpt.same import SAME, SAME_TREE, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.server import Server
 from nanogpt.speculative import CHAIN, speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.rules import accept_blockwise
+from nanogpt.trees.tree import ReadText, select
 
 transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
 
@@ -256,7 +257,7 @@ def test_hidden_states_are_kept_for_drafts_that_read_them():
     target = tiny("Qwen3", 16)
     streams, _ = target.states(target.row([0, 1, 2]))
     assert len(streams) == 2 and torch.equal(streams[-1], target.trunk(target.row([0, 1, 2]))[0])
-    text = Text(target, [0, 1, 2], 4)
+    text = ReadText(target, [0, 1, 2], 4)
     text.read()
     assert text.hidden.shape == (2, 8)
     with pytest.raises(ValueError, match="no early exit"):
@@ -277,7 +278,7 @@ def test_wide_lookup_guesses_what_prompt_lookup_does():
 def test_a_grown_tree_needs_no_table_of_all_pairs_of_tokens():
     draft = WideLookupDraft(151_936)
     grown = Grown(draft, [2, 2])  # a table would have 23,000,000,000 numbers
-    text = Text(tiny("Llama", vocab_size=5), [1, 2, 3, 1], 4)
+    text = ReadText(tiny("Llama", vocab_size=5), [1, 2, 3, 1], 4)
     assert grown.propose(text, 2, Sampling(), RandomSource(0)).tokens == [2, 3]
 
 

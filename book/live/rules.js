@@ -1,7 +1,7 @@
 "use strict";
 
 // What is accepted, and what comes instead: accept_reject of nanogpt/speculative.py, and
-// accept_blockwise of nanogpt/rules.py. p is the target's, q the draft's: rows of probabilities.
+// accept_blockwise of nanogpt/trees/rules.py. p is the target's, q the draft's: rows of probabilities.
 
 /** max(0, p − q) normalised: p's excess over q. p itself where nothing is left. */
 function residual(p, q) {

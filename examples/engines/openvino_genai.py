@@ -13,9 +13,9 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-from nanogpt.constraints import Constraints
 from nanogpt.engines.adapters import Engine, Generate
 from nanogpt.sampling import Sampling
+from nanogpt.serving.constraints import Constraints
 
 
 def open_engine(folder: Path, K: int = 4, exact: bool = True) -> Engine:

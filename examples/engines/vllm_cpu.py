@@ -13,8 +13,8 @@ from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from nanogpt.constraints import Constraints
 from nanogpt.engines.adapters import Engine, Generate
+from nanogpt.serving.constraints import Constraints
 
 DRAFTS = {"greedy": "one-hot drafts", "probabilistic": "drawn drafts"}  # by draft_sample_method
 

@@ -39,13 +39,13 @@ from nanogpt.drafts.shipped import (
     PROPOSERS,
     proposer,
 )
-from nanogpt.fused import TARGETS
 from nanogpt.generate import Generation
 from nanogpt.measure import bench
 from nanogpt.measure.bench import Pair, Row, Setting
 from nanogpt.measure.clock import clock, prompts_of
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
+from nanogpt.targets.fused import TARGETS
 from nanogpt.theory import best_K
 
 YOURS = "yours"  # the reader's draft, among the names of the shipped ones

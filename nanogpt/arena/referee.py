@@ -37,8 +37,7 @@ from torch.nn import Parameter
 from nanogpt import checkpoint
 from nanogpt.arena.seal import Parts, changed, package_parts, tampered
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split
-from nanogpt.fused import TARGETS
-from nanogpt.generate import ChainDraft, Proposer, Text, Tree, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure.bench import POLICIES, RULES
 from nanogpt.measure.clock import clock, prompts_of
 from nanogpt.model import GPTLanguageModel
@@ -46,8 +45,10 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import context_start
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import CHAIN, speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.speculative import CHAIN, Draft, speculative_generate
+from nanogpt.targets.fused import TARGETS
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 FRESH = "nanogpt arena --new"  # what writes a file to begin with
 MOST_RUNS = 600  # of the loop, in one enumeration
@@ -192,11 +193,12 @@ def check_interface(draft, target: GPTLanguageModel) -> None:
     vocab_size = target.config.vocab_size
     if draft is None:
         raise Refused("make_draft returns None; end it with `return draft`")
-    guesses = isinstance(draft, Proposer) or "get_probs" in dir(draft)
-    if not guesses or isinstance(draft, type):
+    if not isinstance(draft, (Draft, Proposer)):
         kind = f"the class {draft.__name__}" if isinstance(draft, type) else type(draft).__name__
-        like = "get_probs(context), and no Proposer of nanogpt.drafts.protocol"
-        raise Refused(f"make_draft returns {kind}, not an object with {like}")
+        raise Refused(
+            f"make_draft returns {kind}, not an object of a class that inherits Draft, of "
+            "nanogpt.speculative, or Proposer, of nanogpt.trees.tree"
+        )
     size = draft.vocab_size if "vocab_size" in dir(draft) else "missing"
     if size != vocab_size:
         raise Refused(
@@ -220,7 +222,7 @@ def judge(entry: Entry, arena: Arena) -> Iterator[tuple[str, str]]:
             yield "trees", check_trees(entry, arena)
         else:
             yield "q", check_q(entry, arena)
-            if isinstance(entry.draft, ChainDraft):
+            if type(entry.draft).draw is not Draft.draw:
                 yield "chain", check_chain(entry, arena)
         yield "exact", check_joint(entry, arena)
         yield "greedy", check_same_text(entry, arena)
@@ -340,7 +342,7 @@ def check_q(entry: Entry, arena: Arena) -> str:
 
 
 def check_chain(entry: Entry, arena: Arena, n: int = 2000) -> str:
-    """chain draws what get_probs says, with the rng it is given, and claims what it drew from.
+    """draw draws what get_probs says, with the rng it is given, and claims what it drew from.
 
     By enumeration for the first guess or two, and by χ² for about n of chains of K. Raises Refused.
     """
@@ -366,13 +368,13 @@ def check_one_chain(entry: Entry, arena: Arena, context: list[int], K: int) -> N
         again, _ = chained(entry, arena, context, K, RandomSource(3))
     if candidates != again or not torch.equal(q, kept):
         raise Refused(
-            "chain gives other guesses when it is called again with the same rng; draw with "
+            "draw gives other guesses when it is called again with the same rng; draw with "
             "rng.categorical(q) alone, and return new tensors"
         )
     right = answers(entry, arena, [[*context, *candidates[:i]] for i in range(K)])
     off = float((q - torch.stack(right)).abs().max())
     if off > 1e-4:
-        raise Refused(f"chain claims a q that is off by {off:.2g} from that of get_probs")
+        raise Refused(f"draw claims a q that is off by {off:.2g} from that of get_probs")
 
 
 def check_claims(entry: Entry, arena: Arena, context: list[int], K: int) -> bool:
@@ -386,7 +388,7 @@ def check_claims(entry: Entry, arena: Arena, context: list[int], K: int) -> bool
         if abs(probability - says) > 1e-12:
             text = arena.tokenizer.decode(guesses)
             raise Refused(
-                f"chain claims q = {says:.3g} for {text!r} {quoted(context, arena)}, and "
+                f"draw claims q = {says:.3g} for {text!r} {quoted(context, arena)}, and "
                 f"draws it with probability {probability:.3g}: return the q that was drawn "
                 "from, by rng.categorical(q)"
             )
@@ -395,21 +397,21 @@ def check_claims(entry: Entry, arena: Arena, context: list[int], K: int) -> bool
 
 @torch.inference_mode()
 def chained(entry: Entry, arena: Arena, context, K: int, rng) -> tuple[list[int], Tensor]:
-    """What the draft's chain returns: K tokens, and q (K, V). Raises Refused if it does not."""
+    """What the draft's draw returns: K tokens, and q (K, V). Raises Refused if it does not."""
     own = list(context)
     none = "for no guesses (K = 0: return [] and torch.empty(0, V).double()) " * (K == 0)
-    with blamed(entry.path, f"chain fails {none}{quoted(context, arena)}"):
-        candidates, q = entry.draft.chain(own, K, Attended(rng))
+    with blamed(entry.path, f"draw fails {none}{quoted(context, arena)}"):
+        candidates, q = entry.draft.draw(own, K, Sampling(), Attended(rng))
     V = arena.tokenizer.vocab_size
     if own != list(context):
-        raise Refused("chain changes the context that it is given; copy it with list(…)")
+        raise Refused("draw changes the context that it is given; copy it with list(…)")
     if not isinstance(candidates, list) or len(candidates) != K or not_tokens(candidates, V):
         raise Refused(
-            f"chain returns {candidates!r:.60}; it must return a list of {K} tokens, as int"
+            f"draw returns {candidates!r:.60}; it must return a list of {K} tokens, as int"
         )
     fault = fault_of(q, (K, V))
     if fault:
-        raise Refused(f"chain: q {fault}")
+        raise Refused(f"draw: q {fault}")
     return candidates, q
 
 
@@ -551,7 +553,7 @@ class Heard(Proposer):
         self.reads, self.layers = entry.draft.reads, entry.draft.layers
         self.nodes: list[Node] = []
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng) -> Tree:
         """The draft's tree. Raises Refused if it is none."""
         tokens, rounds = list(text.tokens), len(text.rounds)
         with blamed(self.entry.path, "propose fails"):
@@ -559,7 +561,7 @@ class Heard(Proposer):
         if text.tokens != tokens or len(text.rounds) != rounds:
             raise Refused("propose changes the text that it is given; it may only read it")
         if not isinstance(tree, Tree):
-            raise Refused(f"propose returns a {type(tree).__name__}; it must be a generate.Tree")
+            raise Refused(f"propose returns a {type(tree).__name__}; it must be a trees.tree.Tree")
         N = len(tree.tokens)
         if not_tokens(tree.tokens, self.vocab_size) or len(tree.parents) != N:
             raise Refused(
@@ -617,7 +619,7 @@ def check_trees(entry: Entry, arena: Arena, n: int = 60) -> str:
     return f"those of {len(prompts)} texts, each decoded twice; {check_drawn(nodes)}"
 
 
-class Remembered:
+class Remembered(Draft):
     """A draft asked once about each context, so that all branches find one q, to the last bit."""
 
     def __init__(self, draft):

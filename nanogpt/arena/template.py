@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import torch
 
+from nanogpt.speculative import Draft
+
 K = 4  # guesses a round. Without this line the arena chooses; RULE = "block" judges them as a block
 
 
-class TrigramDraft:
+class TrigramDraft(Draft):
     """Counts of three characters in a row, mixed with those of two where three are rare."""
 
     def __init__(self, tokens, V):

@@ -18,7 +18,7 @@ from nanogpt.show.figures import REJECTED, STYLE, Picture, shown
 def judge(mine: Callable) -> None:
     """*Your turn* of 06: the cache after a round, asked of caches whose entries are numbered.
 
-    mine(new_kvs, num_emitted, cache_len_before_verify) returns a cache of the same layers and
+    mine(new_kvs, num_emitted, position) returns a cache of the same layers and
     heads, each k and v (B, P, hs). Raises AssertionError for a wrong length, wrong entries, a lost
     layer or a changed argument.
     """

@@ -19,6 +19,7 @@ from nanogpt.proof.toys import SelfDraft, Watched, WorstDraft, random_draft, toy
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
+from nanogpt.speculative import Draft
 
 
 def judge(mine: Callable) -> None:
@@ -79,7 +80,7 @@ class Counted(Watched):
         return super().__call__(idx, past_kvs, **kwargs)
 
 
-class Asked:
+class Asked(Draft):
     """A draft that remembers each context it is asked about, and before which pass."""
 
     def __init__(self, draft, target: Watched):

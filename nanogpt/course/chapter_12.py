@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import matplotlib as mpl
 import torch
 from torch import Tensor
 
+from nanogpt.drafts.adaptive import adaptive
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, toy_target
 from nanogpt.sampling import Sampling
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, REJECTED, STYLE, Picture, shown
-from nanogpt.speculative import speculative_generate
+from nanogpt.speculative import CHAIN, speculative_generate
 
 
 def judge(mine: Callable) -> None:
@@ -53,7 +55,8 @@ def judge(mine: Callable) -> None:
     toy, draft, lengths = toy_target(2, 8, seed=1), TableDraft([[0.9, 0.1], [0.5, 0.5]]), set()
 
     def program(rng):
-        made = speculative_generate(toy, draft, [0, 1], 3, rng=rng, policy=mine(1.2))
+        steps = replace(CHAIN, draft=adaptive(mine(1.2)))
+        made = speculative_generate(toy, draft, [0, 1], 3, rng=rng, steps=steps)
         lengths.update(len(r.candidates) for r in made.rounds)
         return tuple(made.tokens)
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import cache_length
-from nanogpt.generate import Text, Tree
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes
@@ -21,7 +20,8 @@ from nanogpt.proof.toys import Watched, deep_toy
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show.diagrams import box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
-from nanogpt.tree import verify_tree
+from nanogpt.trees.loop import verify_tree
+from nanogpt.trees.tree import ReadText, Tree
 
 
 def judge(mine: Callable) -> None:
@@ -32,7 +32,7 @@ def judge(mine: Callable) -> None:
     """
     model, head = deep_toy()
     for depth, K, prompt in ((1, 3, [0, 1, 2]), (2, 2, [2, 1, 0, 1]), (2, 1, [1, 2])):
-        target, text = Watched(model), Text(model, prompt, 9)
+        target, text = Watched(model), ReadText(model, prompt, 9)
         text.read()
         case = f"depth {depth}, K = {K}, after the tokens {prompt}"
         target.passes.clear()
@@ -57,7 +57,7 @@ def judge(mine: Callable) -> None:
         check_begun(tree, model, depth, prompt, case)
         plain = Tree(tree.tokens, tree.parents, tree.q)
         p, _, _ = verify_tree(model, text, tree, Sampling())
-        right, _, _ = verify_tree(model, Text(model, prompt, 9), plain, Sampling())
+        right, _, _ = verify_tree(model, ReadText(model, prompt, 9), plain, Sampling())
         assert torch.allclose(p, right, rtol=0, atol=1e-9), (
             f"{case}: a pass that goes on from your `begun` finds another p than a plain one"
         )
@@ -137,7 +137,7 @@ def check_draws(mine: Callable, model, head) -> None:
     """Every guess is drawn from its q, and by the rng that was given."""
 
     def program(rng):
-        text = Text(model, [0, 1], 9)
+        text = ReadText(model, [0, 1], 9)
         text.read()
         return tuple(int(t) for t in mine(model, 1, head, text, 2, rng).tokens)
 

@@ -13,9 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from nanogpt.generate import Tree
 from nanogpt.proof.exact import Branch, enumerate_outcomes, total_variation
-from nanogpt.rules import accept_tree
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
 from nanogpt.show.figures import (
     ACCEPTED,
@@ -29,6 +27,8 @@ from nanogpt.show.figures import (
     shown,
 )
 from nanogpt.speculative import residual
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import Tree
 
 P, Q, Q_LATER = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.5, 0.5, 0.0]  # Q_LATER: Q without c
 OTHERS = [[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.2, 0.1, 0.7], [0.25, 0.35, 0.4], [0.6, 0.3, 0.1]]

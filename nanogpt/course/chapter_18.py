@@ -14,11 +14,11 @@ import torch
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from nanogpt.generate import Tree
-from nanogpt.lossy import longest_path
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.show.diagrams import KINDS, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, GREY, RESAMPLED, SERIES, STYLE, TARGET, Picture
+from nanogpt.trees.lossy import longest_path
+from nanogpt.trees.tree import Tree
 
 EVEN, SURE = [0.25] * 4, [0.0, 1.0, 0.0, 0.0]
 LEANS, TAIL = [0.6, 0.2, 0.15, 0.05], [0.05, 0.7, 0.2, 0.05]

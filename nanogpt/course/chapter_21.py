@@ -11,9 +11,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 
 from nanogpt.drafts.lookahead import LookaheadDraft, NGramPool, Window
-from nanogpt.generate import Text
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, TARGET, Picture, shown
+from nanogpt.trees.tree import ReadText
 
 
 def judge(mine: Callable) -> None:
@@ -225,13 +225,13 @@ class Reading(LookaheadDraft):
         super().__init__(vocab_size, W, N, G)
         self.read = read or read_along
 
-    def window(self, text: Text) -> Window:
+    def window(self, text: ReadText) -> Window:
         """A new window, whose pool has read nothing yet."""
         window = super().window(text)
         window.done = 0
         return window
 
-    def move(self, window: Window, text: Text) -> None:
+    def move(self, window: Window, text: ReadText) -> None:
         """A step on; then the pool reads what is new in the text."""
         super().move(window, text)
         self.read(window.pool, list(text.tokens), self.N, window.done)

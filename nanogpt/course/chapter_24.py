@@ -181,12 +181,12 @@ def lanes_and_needs(server, coming: Mapping[int, Sequence], n_new: int) -> tuple
     while len(needed) <= max(coming) or server.requests:
         for prompt in coming.get(len(needed), []):
             server.submit(prompt, n_new, Sampling(0))
-        before = [(r, len(r.tokens), r.cache_len) for r in server.requests]
+        before = [(r, len(r.tokens), r.cache_length) for r in server.requests]
         needs = sum(r.position + 1 for r in server.queue.running)
         done |= server.step()
         for r, length, cached in before:
             lane = lanes.setdefault(f"request {r.id}", [("", 0)] * len(needed))
-            wrote, read = len(r.tokens) - length, r.cache_len - cached
+            wrote, read = len(r.tokens) - length, r.cache_length - cached
             what = "writes" if wrote else "lost" if read < 0 else "reads"
             lane.append((what if wrote or read else "waits", wrote or read))
         needed.append(needs)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from nanogpt.engines.export import export_pair
-from nanogpt.generate import Draft, Text
-from nanogpt.grammar import Grammar
 from nanogpt.same import SAME, SameDice
 from nanogpt.sampling import Sampling
+from nanogpt.serving.grammar import Grammar
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, TARGET, Picture, shown
-from nanogpt.speculative import speculative_rounds, verify_candidates
+from nanogpt.speculative import Draft, speculative_rounds, verify_candidates
+from nanogpt.trees.tree import ReadText
 
 CASES = [  # guesses and their parents
     ([], []),
@@ -104,7 +104,7 @@ def naive_reply(
     rule: Callable, target, draft: Draft, prompt: Sequence[int], n: int, K: int, seed: int
 ) -> list[int]:
     """n tokens by the same dice, all rows of a pass changed alike, by rule(logits, reply)."""
-    text = Text(target, prompt, n)
+    text = ReadText(target, prompt, n)
 
     class Alike(Sampling):
         """The rule for all rows, with what is written when the pass begins."""

@@ -33,12 +33,13 @@ from nanogpt.drafts.learning import (
 )
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.protocol import Chain
-from nanogpt.generate import Draft, Proposer
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, Uniforms
 from nanogpt.serving.server import Server
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, GREY, REJECTED, SERIES, STYLE, Picture, picture
+from nanogpt.speculative import Draft
+from nanogpt.trees.tree import Proposer
 
 MOVED = DATA_DIR / "checkpoints" / "moved.safetensors"
 NAMES = ["ash", "bee", "cow", "doe", "elk", "fox", "gnu", "hen"]

@@ -11,20 +11,20 @@ from dataclasses import replace
 import matplotlib as mpl
 import torch
 
-from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.measure.bench import RULES, measure, pooled
 from nanogpt.measure.clock import in_turn
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import SLOW_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
 from nanogpt.proof.gallery import mutant
-from nanogpt.rules import accept_traversal, accept_tree
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
 from nanogpt.speculative import CHAIN, residual, speculative_generate
-from nanogpt.tree import TREE, tree_generate
+from nanogpt.trees.loop import TREE, tree_generate
+from nanogpt.trees.rules import accept_traversal, accept_tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 CASES = [  # how deep, how many nodes, and what comes after a path
     (1, 2, {(): [0.2, 0.5, 0.3]}),
@@ -208,7 +208,7 @@ def at_places(target, draft: Proposer, places: Sequence[Sequence[int]]) -> torch
     """average_tokens after each of these contexts, at temperature 1."""
     found = []
     for i, context in enumerate(places):
-        text = Text(target, context, 40)
+        text = ReadText(target, context, 40)
         tree = TREE.draft(draft, text, text.room, Sampling(), RandomSource(i))
         p, _, _ = TREE.verify(target, text, tree, Sampling(), draft.layers)
         found.append(average_tokens(tree, p))
@@ -218,12 +218,12 @@ def at_places(target, draft: Proposer, places: Sequence[Sequence[int]]) -> torch
 @torch.inference_mode()
 def seconds_of(target, draft: Proposer, context: Sequence[int], rows: int) -> dict[str, float]:
     """Seconds of a pass over "one" row and over all ("wide"), and of the draft's guesses."""
-    text, rng = Text(target, context, 60), RandomSource(0)
+    text, rng = ReadText(target, context, 60), RandomSource(0)
     text.read(draft.layers)
     one, wide = (torch.zeros(1, n, dtype=torch.int64) for n in (1, rows))
     calls = {
-        "one": lambda: target(one, past_kvs=text.past_kvs.kept(text.cache_len)),
-        "wide": lambda: target(wide, past_kvs=text.past_kvs.kept(text.cache_len)),
+        "one": lambda: target(one, past_kvs=text.past_kvs.kept(text.cache_length)),
+        "wide": lambda: target(wide, past_kvs=text.past_kvs.kept(text.cache_length)),
         "grow": lambda: draft.propose(text, 8, Sampling(), rng),
     }
     return in_turn(calls, repeats=20)

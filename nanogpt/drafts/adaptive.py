@@ -1,7 +1,7 @@
-"""Draft lengths chosen while decoding: policies to hand to `speculative_generate`.
+"""Draft lengths chosen while decoding: `adaptive(policy)` is a draft step that chooses them.
 
-Before each round, policy(rounds so far) returns the most tokens to draft, and `more`. Before each
-draw, more(q, n) says whether to make it. Neither ever sees a token
+Before each round, policy(rounds so far) returns the most tokens to draft, and `more`, or None.
+Before each draw, more(q, n) says whether to make it. Neither ever sees a token
 that may be dropped again. That keeps the output exact: a rule that looks at a drawn token, and then
 leaves it out, is biased (unless the token was never drawn, but is a function of q).
 """
@@ -9,7 +9,7 @@ leaves it out, is biased (unless the token was never drawn, but is a function of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,52 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR
-from nanogpt.speculative import Policy
+from nanogpt.generate import Round, Text
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import Draft
 from nanogpt.theory import best_K
 
 MOST = 16  # tokens drafted in a round
 STOP = DATA_DIR / "checkpoints" / "stop.safetensors"
+More = Callable[[Tensor, int], bool]
+Policy = Callable[[list[Round]], tuple[int, More | None]]
+
+
+def draft_while(
+    draft: Draft,
+    context: Sequence[int],
+    most: int,
+    sampling: Sampling,
+    rng: RandomSource,
+    more: More,
+) -> tuple[list[int], Tensor]:
+    """What draft_tokens returns, of the tokens that are drawn while `more` says so, and `most`.
+
+    more(q, n) is asked before each draw, after n tokens have been drawn, whether to draw from q at
+    all. It never sees the token.
+    """
+    tokens, draft_probs = list(context), []
+    for n in range(most):
+        q = sampling.of_probs(draft.get_probs(tokens))  # (V,)
+        if not more(q, n):
+            break
+        draft_probs.append(q)
+        tokens.append(rng.categorical(q))
+    q = torch.stack(draft_probs) if draft_probs else torch.empty(0, draft.vocab_size).double()
+    return tokens[len(context) :], q
+
+
+def adaptive(policy: Policy) -> Callable:
+    """The draft step in which a policy chooses how many tokens, in place of K."""
+
+    def draft(
+        own: Draft, text: Text, K: int, sampling: Sampling, rng: RandomSource
+    ) -> tuple[list[int], Tensor]:
+        most, more = policy(text.rounds)
+        asked = text.tokens, min(most, text.room), sampling, rng
+        return draft_while(own, *asked, more) if more else own.draw(*asked)
+
+    return draft
 
 
 def by_acceptance(

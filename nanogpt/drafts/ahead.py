@@ -27,10 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanogpt.cache import keep_path
-from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.same import SameDice
 from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabilities
+from nanogpt.trees.tree import Proposer, ReadText, Tree, keep_path
 
 Outcome = tuple[int, int]  # k accepted, then this token
 LATEST = 2000  # answers that are remembered
@@ -342,7 +341,7 @@ class Drafter:
             raise ValueError(f"C is {C}; it must be above 0 and at most 1")
         self.K, self.C, self.vocab_size = K, C, draft.vocab_size
         self.fans = [min(fan, self.vocab_size) for fan in fans]  # there are no more tokens
-        model = isinstance(draft, Draft) and draft.model is not None
+        model = hasattr(draft, "model")
         self.tree = BranchingModel(draft, K) if model else Branching(draft)
         self.question: Question | None = None  # the last one
         self.given: Rollout | None = None  # the guesses that were handed out, and may come true
@@ -590,10 +589,10 @@ class AheadDraft(Proposer):
         self.by, self.shared, self.vocab_size = by, shared, by.drafter.vocab_size
         self.answers: list[Answer] = []
         self.waits: list[tuple[float, float]] = []
-        self.text: Callable[[], Text | None] = lambda: None
+        self.text: Callable[[], ReadText | None] = lambda: None
         self.number, self.round, self.source, self.guesses = 0, 0, None, []
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of up to K guesses; the drafter goes on working when it is returned."""
         asked, outcome = time.perf_counter(), None
         known = self.text() is text

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from nanogpt.generate import Draft, Proposer, Text, Tree, check_whole
+from nanogpt.generate import check_whole
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import Draft
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 Sure = Callable[[Tensor], float]  # of q (V,): how likely a guess from it is kept
 
@@ -90,11 +92,11 @@ class Growing(Proposer):
         check_whole(1, nodes=nodes)
         self.vocab_size, self.nodes, self.sure = vocab_size, nodes, sure
 
-    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+    def root(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Root:
         """Where the text's next tree begins; it may be `most` deep."""
         raise NotImplementedError
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A tree at most `most` deep, q (N, V)."""
         root = self.root(text, most, sampling, rng)
         return best_first([root], self.nodes, self.vocab_size, self.sure)[0]
@@ -106,11 +108,10 @@ class BestFirst(Growing):
     def __init__(self, draft: Draft, nodes: int, sure: Sure | None = None):
         super().__init__(draft.vocab_size, nodes, sure)
         self.draft = draft
-        self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
 
-    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+    def root(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Root:
         """The draft is asked about the text and the path."""
-        own = text.memory(self, self.new)
+        own = text.memory(self, self.draft.fresh)
         return Root(lambda path: own.get_probs([*text.tokens, *path]), most, sampling, rng)
 
 
@@ -129,7 +130,7 @@ class BlockTree(Growing):
         self.block, self.layers = block, block.layers
 
     @torch.no_grad()
-    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+    def root(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Root:
         """The drafter's pass is made now, and q of each place after each token it may follow.
 
         (K V V) numbers: nothing for 65 letters. With many tokens, ask for the rows one by one.
@@ -167,7 +168,7 @@ class Recycling(Growing):
         self.k = min(k, vocab_size)
         self.nothing = torch.zeros(vocab_size, dtype=torch.float64)
 
-    def learn(self, text: Text) -> dict[int, Tensor]:
+    def learn(self, text: ReadText) -> dict[int, Tensor]:
         """{token: q (V,)} of each token that a pass has read, from its newest row."""
         known = text.memory(self, lambda: {"rounds": 0, "place": text.n_prompt - 1, "rows": {}})
         for done in text.rounds[known["rounds"] :]:
@@ -179,7 +180,7 @@ class Recycling(Growing):
         known["rounds"] = len(text.rounds)
         return known["rows"]
 
-    def root(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Root:
+    def root(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Root:
         """A path goes on as its last token did; after a token that was not read, it ends."""
         rows, last = self.learn(text), text.tokens[-1]
         return Root(lambda path: rows.get([last, *path][-1], self.nothing), most, sampling, rng)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from nanogpt.speculative import Draft
 
-class BigramDraftModel:
+
+class BigramDraftModel(Draft):
     """Guesses the next token from the current one alone, by counts with one added (Laplace).
 
     train_data (N,) int64 tokens; `table` (V, V) float64: row i is q after token i.

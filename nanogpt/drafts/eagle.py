@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Proposer, Text, Tree
-from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask, side_by_side, tree_mask
+from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.tree import Proposer, ReadText, Tree, tree_mask
 
 EAGLE = DATA_DIR / "checkpoints" / "eagle.safetensors"
 EAGLE3 = DATA_DIR / "checkpoints" / "eagle3.safetensors"
@@ -246,14 +246,14 @@ class EagleDraft(Proposer):
         self.vocab_size, self.device = target.config.vocab_size, target.device
 
     @torch.no_grad()
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """Up to min(K, most) guesses, q (N, V); none where no token has been read yet."""
         if text.hidden is None or most < 1:
             return Tree.empty(self.vocab_size)
         out, past = self.read(text)
         return self.guess(out, past, min(self.K, most), sampling, rng)
 
-    def read(self, text: Text) -> tuple[Tensor, Tensor]:
+    def read(self, text: ReadText) -> tuple[Tensor, Tensor]:
         """The output of the last true pair (1, 1, C), and the cache of all P pairs.
 
         They are (feature of the first token, second token) … (feature of the last cached token,

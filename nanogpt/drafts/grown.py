@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from nanogpt.generate import Draft, Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import Draft
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
 class Grown(Proposer):
@@ -30,12 +31,11 @@ class Grown(Proposer):
             raise ValueError(f"widths is {widths!r}; it takes a whole number from 1 per depth")
         self.draft, self.widths, self.siblings = draft, widths, siblings
         self.vocab_size = draft.vocab_size
-        self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A tree of depth `most` at most, level by level. q (N, V) is given earlier siblings."""
         tokens, parents, rows = [], [], []
-        level, own = [(-1, text.tokens)], text.memory(self, self.new)
+        level, own = [(-1, text.tokens)], text.memory(self, self.draft.fresh)
         for width in self.widths[:most]:
             below = []
             for node, context in level:

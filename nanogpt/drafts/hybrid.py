@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
 def repeats(context: Sequence[int], least: int = 4) -> bool:
@@ -44,7 +44,7 @@ class Hybrid(Proposer):
         self.knows, self.first, self.otherwise = knows, first, otherwise
         self.vocab_size = first.vocab_size
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """The guesses of one of the two."""
         draft = self.first if self.knows(text.tokens) else self.otherwise
         return draft.propose(text, most, sampling, rng)

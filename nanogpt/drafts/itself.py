@@ -21,9 +21,10 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Proposer, Text, Tree, check_whole
+from nanogpt.generate import check_whole
 from nanogpt.model import Begun, FeedForward, GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 EXITS = DATA_DIR / "checkpoints" / "exits.safetensors"
 LAYERSKIP = DATA_DIR / "checkpoints" / "layerskip.safetensors"
@@ -163,7 +164,7 @@ class EarlyExitDraft(Proposer):
         self.ids = torch.arange(self.vocab_size, device=target.device)[:, None, None]
 
     @torch.no_grad()
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of min(K, most) tokens, q (N, V), and what the first blocks made of them.
 
         The last of the chain is drawn but not read: its turn comes in verification.
@@ -208,7 +209,7 @@ class AdapterDraft(EarlyExitDraft):
         super().__init__(target, depth, head, K)
         self.layers = (depth,)  # the streams that the loop keeps for it
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of min(K, most) tokens, q (N, V); none where the text's streams are not known."""
         P = text.position  # tokens before the current one
         own = text.memory(self, lambda: OwnCache(text.start))
@@ -333,7 +334,7 @@ class CopyDraft(Proposer):
         self.ids = torch.arange(self.vocab_size, device=model.device)[:, None, None]
 
     @torch.no_grad()
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of min(K, most) tokens, q (N, V). The text, and its cache, stay as they are."""
         token, past_kvs = text.tokens[-1], text.past_kvs
         tokens, rows, mask = [], [], None

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nanogpt.generate import Draft, Proposer, Round, Text, Tree, TreeRound
+from nanogpt.generate import Round
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import draft_tokens
+from nanogpt.speculative import Draft, draft_tokens
+from nanogpt.trees.tree import Proposer, ReadText, Tree, TreeRound
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -90,7 +91,7 @@ class SoftTable(Student):
 
     def fresh(self) -> SoftTable:
         """The same table for another text: what one is told, the other knows."""
-        base = self.base.fresh() if isinstance(self.base, Draft) else self.base
+        base = self.base.fresh()
         other = SoftTable(base, self.first, self.order, self.prior)
         other.sums = self.sums
         return other
@@ -223,7 +224,7 @@ class Pupil:
     place: int
     rounds: int = 0
 
-    def study(self, text: Text, sampling: Sampling) -> None:
+    def study(self, text: ReadText, sampling: Sampling) -> None:
         """Learn from the rounds that are new, if there are enough for a lesson."""
         new = text.rounds[self.rounds :]
         if len(new) < self.student.every:
@@ -248,12 +249,12 @@ class LearningDraft(Proposer):
         self.student, self.K, self.shared = student, K, shared
         self.vocab_size = student.vocab_size
 
-    def pupil(self, text: Text) -> Pupil:
+    def pupil(self, text: ReadText) -> Pupil:
         """A new text's."""
         student = self.student if self.shared else self.student.copy()
         return Pupil(student, student.reader(), text.n_prompt)
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of at most `most` tokens, q (N, V)."""
         own = text.memory(self, lambda: self.pupil(text))
         own.study(text, sampling)
@@ -287,5 +288,5 @@ class CommonDraft(Draft):
 
     def fresh(self) -> CommonDraft:
         """This draft for another text."""
-        own = self.draft.fresh() if isinstance(self.draft, Draft) else self.draft
+        own = self.draft.fresh()
         return CommonDraft(own, self.kept.tolist())

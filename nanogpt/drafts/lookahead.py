@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
 class JacobiDraft(Proposer):
@@ -30,7 +30,7 @@ class JacobiDraft(Proposer):
         self.vocab_size, self.m = vocab_size, m
         self.one_hot = torch.eye(vocab_size, dtype=torch.float64)
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of min(m, most) guesses. q (m, V) is one-hot."""
         guesses, n = [], min(self.m, most)
         if text.rounds:  # row i said what comes after i guesses: those emitted are settled
@@ -90,14 +90,14 @@ class LookaheadDraft(Proposer):
         self.vocab_size, self.W, self.N, self.G = vocab_size, W, N, G
         self.one_hot = torch.eye(vocab_size, dtype=torch.float64)
 
-    def window(self, text: Text) -> Window:
+    def window(self, text: ReadText) -> Window:
         """A new window for the text: its last tokens, and an empty pool."""
         size = self.W * (self.N - 1)
         fill = (text.tokens * size)[-size:]
         rows = [fill[at : at + self.W] for at in range(0, size, self.W)]
         return Window(rows, NGramPool(self.G))
 
-    def move(self, window: Window, text: Text) -> None:
+    def move(self, window: Window, text: ReadText) -> None:
         """A step on: what the last pass said after the last row is the new last row."""
         if window.asked == len(text.rounds) - 1:  # the last round verified it, or its beginning
             said = text.rounds[-1].target_probs.argmax(-1).tolist()
@@ -108,7 +108,7 @@ class LookaheadDraft(Proposer):
             window.rows = [*window.rows[1:], new + window.rows[-1][len(new) :]]
         window.rows[0][0] = text.tokens[-1]
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """The window and the n-grams, cut at depth `most`. q (nodes, V) is one-hot."""
         window = text.memory(self, lambda: self.window(text))
         self.move(window, text)

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from nanogpt.speculative import Draft
 
-class PromptLookupDraft:
+
+class PromptLookupDraft(Draft):
     """Guesses what followed the first earlier occurrence of the last few tokens (Saxena 2023).
 
     The last `most` tokens are looked for in the text before them, then fewer, down to `least`.
@@ -37,7 +39,7 @@ class PromptLookupDraft:
         return self.rows[text[-1]]
 
 
-class WideLookupDraft:
+class WideLookupDraft(Draft):
     """PromptLookupDraft for any vocabulary: a token is a character of a text, not a byte.
 
     Raises ValueError unless 1 <= least <= most, and for more tokens than there are characters.
@@ -63,7 +65,7 @@ class WideLookupDraft:
         return q
 
 
-class SuffixDraft:
+class SuffixDraft(Draft):
     """Guesses what followed the latest occurrence of the longest repeated end of the text.
 
     Ends shorter than `least` tokens are left to another draft, if one is given (after the idea of

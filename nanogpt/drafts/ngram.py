@@ -18,8 +18,8 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import ChainDraft, Draft
-from nanogpt.sampling import RandomSource, check_probabilities
+from nanogpt.sampling import RandomSource, Sampling, check_probabilities
+from nanogpt.speculative import Draft
 
 DISTILLED = DATA_DIR / "checkpoints" / "ngram.safetensors"
 
@@ -58,7 +58,7 @@ class NGramDraft(Draft):
         return self.rows[i]
 
 
-class NGramAutomaton(ChainDraft):
+class NGramAutomaton(Draft):
     """The same guesses, many in a row: it follows the text forwards, one step a token.
 
     parents, tokens (N,): in the order of `link`; table (N, V), which must stay as it is: a row
@@ -124,11 +124,15 @@ class NGramAutomaton(ChainDraft):
         """q (V,) of the token after `context`, all of which may be read."""
         return self.row(self.node(context))
 
-    def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
+    def draw(
+        self, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
+    ) -> tuple[list[int], Tensor]:
         """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from.
 
-        Fewer where the chain stops before; at least one if K is.
+        Where q is taken as it is, fewer if the chain stops before; at least one if K is.
         """
+        if sampling != Sampling():
+            return super().draw(context, K, sampling, rng)
         candidates, rows, state, joint = [], [], self.state(context), 1.0
         for _ in range(K):
             i = self.nodes[state]

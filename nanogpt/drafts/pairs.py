@@ -24,9 +24,9 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.cache import first
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import ChainDraft, Draft
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import Draft
 
 PAIRS = DATA_DIR / "checkpoints" / "pairs.safetensors"
 MERGES, SHAPE = 256, {"n_layer": 1, "n_head": 2, "n_embd": 48}  # of the shipped one
@@ -219,7 +219,7 @@ class Cover:
         self.ends, self.letters = spelling.after(q, begun)
 
 
-class PairDraft(TokenDraft, ChainDraft):
+class PairDraft(TokenDraft):
     """q of the next letter: the sum over all tokens that begin with what is written, and with it.
 
     Where the token that is being spelled began is not known: the last tokens of the text may be
@@ -278,8 +278,12 @@ class PairDraft(TokenDraft, ChainDraft):
         """q (V,) of the letter after `context`, at temperature 1."""
         return torch.from_numpy(normalised(mass(self.covers(context))))
 
-    def chain(self, context: Sequence[int], K: int, rng: RandomSource) -> tuple[list[int], Tensor]:
+    def draw(
+        self, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
+    ) -> tuple[list[int], Tensor]:
         """K letters, and the q (K, V) that each was drawn from, with a pass for each token."""
+        if sampling != Sampling():
+            return Draft.draw(self, context, K, sampling, rng)
         letters, rows, covers = [], [], self.covers(context) if K else []
         while len(letters) < K:
             if letters:

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.generate import Proposer, Text, Tree
 from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
 KEPT = DATA_DIR / "checkpoints" / "medusa_kept.safetensors"  # trained with overlap_loss
@@ -112,7 +112,7 @@ class MedusaDraft(Proposer):
             raise ValueError(f"{n_nodes} parents, {n_ranks} ranks; one rank each")
 
     @torch.no_grad()
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain or a tree, `most` deep at most; empty where no token has been read yet.
 
         The hidden state is that of the token before the current one: its lm_head predicted the
@@ -338,7 +338,7 @@ class BlockDraft(Proposer):
         self.drafter, self.lm_head, self.markov = drafter, target.lm_head, markov
         self.layers, self.vocab_size = drafter.layers, drafter.config.vocab_size
 
-    def seen(self, text: Text) -> Tensor:
+    def seen(self, text: ReadText) -> Tensor:
         """Its last features (w, C), each projected once; a restart makes all of them new."""
         kept = text.memory(self, lambda: {"start": None})
         if kept["start"] != text.start or len(kept["features"]) > len(text.hidden):
@@ -350,7 +350,7 @@ class BlockDraft(Proposer):
         return kept["features"][-self.drafter.reach :]
 
     @torch.no_grad()
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of min(K, most) guesses; empty where no token has been read yet."""
         n = min(self.K, most)
         if text.hidden is None or n < 1:

@@ -1,9 +1,8 @@
-"""What is asked of a draft, and how a chain becomes a tree.
+"""How a draft's chain becomes a tree, so that batches and servers take any draft.
 
-`Draft`: `vocab_size` and `get_probs(context)`, q of the next token; `speculative_generate` takes
-one. `ChainDraft`: one that draws whole chains itself, sooner. `Proposer`: what guesses a tree for a
-text, or looks at what the target made of it; `tree_generate` takes one. Batches and servers take
-any of them: `lifted` makes a proposer of a draft.
+A `Draft` guesses one token after another (`speculative_generate` takes one); a `Proposer` guesses a
+tree for a text, or looks at what the target made of it (`tree_generate`). `lifted` makes the second
+of the first.
 
 Three words: K is how deep a draft guesses; *nodes*, how many guesses of a text a pass may hold; a
 *policy* chooses one of them, round by round. What a draft remembers of one text is kept by the text
@@ -12,28 +11,32 @@ Three words: K is how deep a draft guesses; *nodes*, how many guesses of a text 
 
 from __future__ import annotations
 
-from nanogpt.generate import ChainDraft, Draft, Proposer, Text, Tree
-from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Policy, draw_chain
+from collections.abc import Callable
 
-__all__ = ["Chain", "ChainDraft", "Draft", "Proposer", "lifted"]
+from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.speculative import Draft, check_draft, draft_chain
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
 class Chain(Proposer):
-    """A draft with get_probs as a proposer: a chain of K tokens, or of as many as a policy says."""
+    """A draft as a proposer: a chain of K tokens, or of as many as its step draws.
 
-    def __init__(self, draft: Draft, K: int = 4, policy: Policy | None = None):
-        self.draft, self.K, self.policy = draft, K, policy
+    step: what draws it, as in Steps (`adaptive` of a policy, say).
+    Raises ValueError for what is no draft, or K < 0.
+    """
+
+    def __init__(self, draft: Draft, K: int = 4, step: Callable = draft_chain):
+        check_draft(draft, draft.vocab_size, K or 1)  # 0: it guesses nothing
+        self.draft, self.K, self.step = draft, K, step
         self.vocab_size = draft.vocab_size
-        self.new = draft.fresh if isinstance(draft, Draft) else lambda: draft
 
-    def propose(self, text: Text, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
+    def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
         """A chain of at most `most` tokens, q (N, V)."""
-        K, more = self.policy(text.rounds) if self.policy else (self.K, None)
-        own = text.memory(self, self.new)
-        return Tree.chain(*draw_chain(own, text.tokens, min(K, most), sampling, rng, more))
+        own = text.memory(self, self.draft.fresh)
+        tokens, q = self.step(own, text, min(self.K, most), sampling, rng)
+        return Tree.chain(tokens[:most], q[:most])
 
 
-def lifted(draft: Draft | Proposer, K: int = 4, policy: Policy | None = None) -> Proposer:
+def lifted(draft: Draft | Proposer, K: int = 4, step: Callable = draft_chain) -> Proposer:
     """The draft itself if it is a proposer, with a depth of its own, or else its chains."""
-    return draft if isinstance(draft, Proposer) else Chain(draft, K, policy)
+    return draft if isinstance(draft, Proposer) else Chain(draft, K, step)

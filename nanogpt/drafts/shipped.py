@@ -13,8 +13,8 @@ from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.grown import Grown, sparse_tree
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft
-from nanogpt.fused import TARGETS, FusedLanguageModel
-from nanogpt.generate import Proposer
+from nanogpt.targets.fused import TARGETS, FusedLanguageModel
+from nanogpt.trees.tree import Proposer
 
 DRAFTS: dict[str, Callable] = {  # of the tokens to count, the vocabulary's size, and a device
     "bigram": lambda tokens, V, device="cpu": BigramDraftModel(tokens, V),  # tables are on the CPU

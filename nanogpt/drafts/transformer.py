@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.cache import first
 from nanogpt.data import DATA_DIR
-from nanogpt.generate import Draft
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import Sampling
+from nanogpt.speculative import Draft
 
 TRAINED = DATA_DIR / "checkpoints" / "transformer_trained.safetensors"
 DISTILLED = DATA_DIR / "checkpoints" / "transformer_distilled.safetensors"

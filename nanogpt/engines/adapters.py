@@ -21,18 +21,18 @@ import numpy as np
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.constraints import Constraints
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Draft, Generation, autoregressive_generate
+from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.decoders import constrained_decoder
 from nanogpt.proof.gallery import mutant
 from nanogpt.sampling import RandomSource
-from nanogpt.speculative import speculative_generate
+from nanogpt.serving.constraints import Constraints
+from nanogpt.speculative import Draft, speculative_generate
+from nanogpt.targets.fused import FusedLanguageModel
 
 # prompts, max_new_tokens, sampling, seed -> the new tokens of each prompt, exactly so many;
 # with constraints=… as well, where the engine takes them
@@ -106,7 +106,7 @@ def met(bug: Bug) -> bool:
 def target_of(bug: int | None) -> tuple[GPTLanguageModel, CharTokenizer]:
     """The shipped target, fused unless a bug is in what that does not run, and its tokenizer."""
     target, tokenizer = checkpoint.load()
-    whole = bug is not None and BUGS[bug - 1].module in ("cache", "model")
+    whole = bug is not None and BUGS[bug - 1].module in ("cache", "model", "trees/tree")
     return target if whole else FusedLanguageModel(target), tokenizer
 
 

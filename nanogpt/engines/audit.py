@@ -44,13 +44,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import checkpoint
-from nanogpt.constraints import Constraints, Past
 from nanogpt.data import CharTokenizer, check_folders
 from nanogpt.drafts import transformer
 from nanogpt.engines import endpoint
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
-from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import total_variation
 from nanogpt.proof.statistics import (
@@ -71,6 +69,8 @@ from nanogpt.proof.statistics import (
     surely_seen,
 )
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.constraints import Constraints, Past
+from nanogpt.serving.grammar import Grammar
 
 GREEDY = ("ROMEO:", "What say", "The king", "O, ", "First Citizen:\n")  # each continued so far:
 GREEDY_TOKENS = 100

@@ -28,8 +28,9 @@ from nanogpt.drafts.lookup import WideLookupDraft
 from nanogpt.drafts.pairs import PairTokenizer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.engines.export import tokenizer_json
-from nanogpt.generate import Draft
-from nanogpt.model import Begun, GPTConfig, GPTLanguageModel, tree_mask
+from nanogpt.model import Begun, GPTConfig, GPTLanguageModel
+from nanogpt.speculative import Draft
+from nanogpt.trees.tree import tree_mask
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 TAKES_MASKS = ("eager", "sdpa")  # the attention implementations that are given one of 4 dimensions

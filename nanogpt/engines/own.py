@@ -15,16 +15,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nanogpt.cache import first, keep_path
+from nanogpt.cache import first
 from nanogpt.engines import endpoint
 from nanogpt.engines.causal import BOUNDS, relative
-from nanogpt.generate import Generation, Text, Tree, autoregressive_generate
+from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.statistics import LEVEL
 from nanogpt.proof.toys import context_start
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
-from nanogpt.tree import verify_tree
+from nanogpt.trees.loop import verify_tree
+from nanogpt.trees.tree import ReadText, Tree, keep_path
 
 LISTED = 20  # likeliest tokens that the χ² tests tell apart at a place
 RAW = Sampling()
@@ -83,9 +84,9 @@ def some_tree(tokens: Sequence[int], V: int) -> Tree:
     return Tree(list(tokens[-len(PARENTS) :]), PARENTS, torch.empty(len(PARENTS), V))
 
 
-def a_text(model: GPTLanguageModel, tokens: Sequence[int]) -> Text:
+def a_text(model: GPTLanguageModel, tokens: Sequence[int]) -> ReadText:
     """A text of these tokens, all but the last in its cache."""
-    text = Text(model, list(tokens), 30)
+    text = ReadText(model, list(tokens), 30)
     text.past_kvs = model(model_row(model, tokens[:-1]))[2]
     return text
 

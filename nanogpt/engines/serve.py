@@ -20,17 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanogpt.constraints import Constraints, complete
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.engines.adapters import plain_generate, target_of
 from nanogpt.generate import Generation
-from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.gallery import mutant
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.constraints import Constraints, complete
+from nanogpt.serving.grammar import Grammar
 from nanogpt.speculative import speculative_generate
 
 MODEL = "nanogpt"

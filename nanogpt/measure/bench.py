@@ -47,33 +47,23 @@ from nanogpt.drafts.shipped import (
     PROPOSERS,
     proposer,
 )
-from nanogpt.fused import TARGETS
-from nanogpt.generate import (
-    ChainDraft,
-    Draft,
-    Generation,
-    Proposer,
-    Text,
-    Tree,
-    TreeRound,
-    autoregressive_generate,
-    prefill,
-)
+from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.measure.clock import DEVICES, clock, in_turn, keep_memory, prompts_of, wait
-from nanogpt.rules import accept_blockwise, prefix_chances
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
 from nanogpt.show import figures
 from nanogpt.speculative import (
     CHAIN,
-    Policy,
+    Draft,
     Steps,
     accept_reject,
-    draw_chain,
     speculative_generate,
 )
+from nanogpt.targets.fused import TARGETS
 from nanogpt.theory import expected_tokens, speed_up
-from nanogpt.tree import TREE, tree_generate
+from nanogpt.trees.loop import TREE, tree_generate
+from nanogpt.trees.rules import accept_blockwise, prefix_chances
+from nanogpt.trees.tree import Proposer, ReadText, Tree, TreeRound
 
 BLOCK_TEXTS = 400  # after which blocks are drafted to see what they bring
 POLICIES = ("acceptance", "entropy", "learned")
@@ -210,14 +200,14 @@ def batch_times(
         )
     sampling, calls = Sampling(), {}
     for B, n in itertools.product(batches, widths):
-        texts = [Text(target, [0] * (cached + 1 - b % 8), n) for b in range(B)]
+        texts = [ReadText(target, [0] * (cached + 1 - b % 8), n) for b in range(B)]
         for text in texts:
             text.read()
         q = torch.eye(target.config.vocab_size, dtype=torch.float64)[[0] * (n - 1)]
         trees = [Tree.chain([0] * (n - 1), q)] * B
         call = functools.partial(verify_batch, target, texts, trees, [sampling] * B)
         for text, (_, _, new_kvs) in zip(texts, call(), strict=True):  # as a round leaves them
-            text.past_kvs = first(new_kvs, text.cache_len)
+            text.past_kvs = first(new_kvs, text.cache_length)
         calls[B, n] = call
     keep_memory()
     seconds = {cell: [] for cell in calls}
@@ -262,7 +252,7 @@ def measure(
     sampling: Sampling,
     seed: int,
     rule: str = "token",
-    policy: Policy | None = None,
+    policy: adaptive.Policy | None = None,
 ) -> Pair:
     """Both decoders on one prompt, n tokens each; an odd seed lets the speculative one go first.
 
@@ -273,8 +263,9 @@ def measure(
     if isinstance(draft, Proposer):
         steps, decode = TREE, functools.partial(tree_generate, draft=draft, **request)
     else:
-        steps = dataclasses.replace(CHAIN, accept=RULES[rule])
-        given = {"draft": draft, "K": 4 if K is None else K, "policy": policy}
+        step = CHAIN.draft if policy is None else adaptive.adaptive(policy)
+        steps = dataclasses.replace(CHAIN, draft=step, accept=RULES[rule])
+        given = {"draft": draft, "K": 4 if K is None else K}
         decode = functools.partial(speculative_generate, **given, **request)
     passes, watched = TimedTarget(target), TimedTarget(target)
     clocked, spent = timed_steps(steps, watched)
@@ -291,8 +282,8 @@ def measure(
     return Pair(plain, seconds, passes.spent, shares, made)
 
 
-def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()) -> Policy | None:
-    """What speculative_generate takes for the policy of a Setting."""
+def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()):
+    """The policy of a Setting, by its name; None for none."""
     if name == "acceptance":
         return adaptive.by_acceptance(**calibrate(target, draft, sampling))
     if name == "entropy":
@@ -320,7 +311,7 @@ def calibrate(
     p = torch.full((17, V), 1 / V, dtype=torch.float64)
     steps = {
         "one": lambda: target(one, past_kvs=past_kvs),
-        "draft": lambda: draw_chain(draft, context, 4, sampling, rng),
+        "draft": lambda: draft.draw(context, 4, sampling, rng),
         "many": lambda: target(many, past_kvs=past_kvs),
         "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
         "cache": lambda: first(past_kvs, position - 1),
@@ -363,7 +354,7 @@ def pooled(made: Sequence[Generation]) -> tuple[float, float]:
 
 @torch.inference_mode()
 def expected_blocks(
-    target, draft: ChainDraft, prompts: Sequence[Sequence[int]], Ks: Sequence[int], cuts: int = 8
+    target, draft: Draft, prompts: Sequence[Sequence[int]], Ks: Sequence[int], cuts: int = 8
 ) -> dict[int, tuple[float, float]]:
     """{K: how many tokens a block of K guesses brings on average, and its standard error}.
 
@@ -388,7 +379,7 @@ def expected_blocks(
         texts = [text + more for text, more in zip(texts, new, strict=True)]
     sums = torch.zeros(len(texts), K + 1, dtype=torch.float64)
     for cut in torch.linspace(n, length, cuts).long().tolist():
-        blocks = [draft.chain(text[:cut], K, rng) for text in texts]
+        blocks = [draft.draw(text[:cut], K, sampling, rng) for text in texts]
         filled = [guesses + [0] * (K - len(guesses)) for guesses, _ in blocks]
         read = [text[:cut] + guesses for text, guesses in zip(texts, filled, strict=True)]
         p = sampling.probs(target(torch.tensor(read, device=target.device))[0][:, cut - 1 :])
@@ -644,7 +635,7 @@ def main(arguments: list[str] | None = None) -> None:
     many = prompts_of(held_out, BLOCK_TEXTS)
     for name, draft in drafts.items():
         Ks = sorted({s.K for s in settings if s.rule == "block" and s.draft == name})
-        if Ks and isinstance(draft, ChainDraft):
+        if Ks and isinstance(draft, ngram.NGramAutomaton):
             print(f"{name}: a block brings, no coin tossed, on average", end=" ")
             expected = expected_blocks(targets["fused"], draft, many, Ks)
             said = (f"{x:.2f} ± {e:.2f} tokens at K = {K}" for K, (x, e) in expected.items())

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -32,7 +33,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nanogpt.generate import ChainDraft, Round
+from nanogpt.cache import CacheObject, cache_length, first
+from nanogpt.generate import Round
 from nanogpt.measure.bench import batch_times
 from nanogpt.measure.clock import clock
 from nanogpt.measure.service import SLO, Load, Served, Steps, quantiles
@@ -40,6 +42,7 @@ from nanogpt.sampling import Sampling, Uniforms
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Request, Server
+from nanogpt.speculative import Draft
 
 __all__ = ["SLO", "Load", "Served", "Steps", "quantiles"]  # what `service` measures of a run
 
@@ -386,7 +389,7 @@ def drive(
 
 
 @dataclass(frozen=True)
-class Entries:
+class Entries(CacheObject):
     """A cache without entries: only how many there would be."""
 
     length: int
@@ -400,13 +403,17 @@ class Entries:
         return Entries(length)
 
 
-class Told(ChainDraft):
+cache_length.register(Entries, attrgetter("length"))
+first.register(Entries, Entries.kept)
+
+
+class Told(Draft):
     """A draft of as many guesses as are asked for: which are right, a recording says."""
 
     vocab_size = 2**31
     q = torch.empty(0, 0)  # nobody draws from it
 
-    def chain(self, context: Sequence[int], K: int, rng=None) -> tuple[list[int], torch.Tensor]:
+    def draw(self, context, K: int, sampling=None, rng=None) -> tuple[list[int], torch.Tensor]:
         """K tokens, any, and no q."""
         return [0] * K, self.q
 

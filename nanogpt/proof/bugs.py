@@ -84,17 +84,17 @@ BUGS = [
         "min(1.0, p[i, token] / q", "min(1.0, p[i + 1, token] / q",
         "exact", "huggingface/transformers#28166 (an “incorrect indexing operation”)"),
     Bug(13, "trim keeps one entry too many: a rejected token stays", "biased", "cache",
-        "cache_len_before_verify + num_emitted)", "cache_len_before_verify + num_emitted + 1)",
+        "position + num_emitted)", "position + num_emitted + 1)",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(14, "trim keeps one entry too few", "slow", "cache",
-        "cache_len_before_verify + num_emitted)", "cache_len_before_verify + num_emitted - 1)",
+        "position + num_emitted)", "position + num_emitted - 1)",
         "cache"),
     Bug(15, "no trim at all", "biased", "speculative",
         "steps.trim(new_kvs, len(emitted), n)", "new_kvs",
         "cache", "ml-explore/mlx-lm#1109 (for caches that cannot be trimmed)"),
     Bug(16, "the prompt's last token is cached, then fed again", "biased", "generate",
-        "self.start, self.past_kvs, self.hidden = 0, None, None",
-        "self.start, self.past_kvs, self.hidden = 0, prefill(target, self.tokens), None",
+        "self.start, self.past_kvs = 0, None",
+        "self.start, self.past_kvs = 0, prefill(target, self.tokens)",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(17, "positions restart at 0 with a cache", "biased", "model",
         "torch.arange(P, P + T, device", "torch.arange(0, T, device",
@@ -155,7 +155,7 @@ BUGS = [
     Bug(32, "stop token 0 is treated as no stop token", "error", "generate",
         "if self.stop_token in emitted:", "if self.stop_token and self.stop_token in emitted:",
         "accounting", "feifeibear/LLMSpeculativeSampling (there, drawing token 0 is an error)"),
-    Bug(33, "siblings with replacement: duplicates are skipped", "biased", "rules",
+    Bug(33, "siblings with replacement: duplicates are skipped", "biased", "trees/rules",
         "            token = tree.tokens[child]\n            if q[child, token] == 0:\n",
         "            token = tree.tokens[child]\n"
         "            if token in [tree.tokens[x] for x in children[node + 1] if x < child]:\n"
@@ -163,7 +163,7 @@ BUGS = [
         "            if q[child, token] == 0:\n",
         "exact", decoder="with"),
     Bug(34, "siblings without replacement: q zeroed by the rule, but not normalised again",
-        "biased", "rules",
+        "biased", "trees/rules",
         "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n"
         "                break\n"
         "            left = residual(left, q[child])\n",
@@ -181,7 +181,8 @@ BUGS = [
         "[(token, one_hot(torch.tensor(token), len(q)).double()) for token in kept]",
         "[(token, q) for token in kept]",
         "exact", "NJUNLP/MCSD; MARS (`utils.py`)", decoder="fixed"),
-    Bug(37, "a node that several paths share is judged again for each path", "biased", "rules",
+    Bug(37, "a node that several paths share is judged again for each path", "biased",
+        "trees/rules",
         "            if rng.bernoulli(min(1.0, left[token] / q[child, token])):\n",
         "            coins = children[child + 1] or [child]  # one for each path through it\n"
         "            if any([rng.bernoulli(min(1.0, left[token] / q[child, token])) for _ in coins]"
@@ -189,10 +190,10 @@ BUGS = [
         "exact", "FasterDecoding/Medusa (sampling, not “fast”); foundation-model-stack/"
         "fms-extras#12", decoder="fixed"),
     Bug(38, "after the walk, a fresh draw from p instead of from what is left of it", "biased",
-        "rules", "            return path, rng.categorical(left)\n",
+        "trees/rules", "            return path, rng.categorical(left)\n",
         "            return path, rng.categorical(p[node + 1])\n",
         "exact", "FasterDecoding/Medusa", decoder="fixed"),
-    Bug(39, "random numbers drawn once and used in every round", "biased", "tree",
+    Bug(39, "random numbers drawn once and used in every round", "biased", "trees/loop",
         "        path, token = steps.accept(tree, p, rng)\n",
         "        judge = rng\n"
         '        if hasattr(rng, "_uniforms"):\n'
@@ -202,7 +203,7 @@ BUGS = [
         "            judge = RandomSource(0, tape)\n"
         "        path, token = steps.accept(tree, p, judge)\n",
         "rounds", "Infini-AI-Lab/Sequoia (`SpecTree.py`)", decoder="without"),
-    Bug(40, "block verification stops at the first failure", "biased", "rules",
+    Bug(40, "block verification stops at the first failure", "biased", "trees/rules",
         "    if rng.bernoulli(joint[K]):\n",
         "    for i in range(1, K + 1):  # forward\n"
         "        S = (joint[i] * p[i] - q[i]).clip(0).sum() if i < K else 0\n"
@@ -214,7 +215,7 @@ BUGS = [
         "    if True:  # none failed\n",
         "exact",
         "demanded in a review of vllm-project/vllm-ascend#11985", decoder="block"),
-    Bug(41, "block verification's last draw takes p without P", "biased", "rules",
+    Bug(41, "block verification's last draw takes p without P", "biased", "trees/rules",
         "left = above[i] / excess[i] if excess[i] > 0 else p[i]", "left = residual(p[i], q[i])",
         "exact", "vllm-project/vllm-ascend#7807", decoder="block"),
     Bug(42, "drawn nodes are pruned by their own token's probability", "biased", "drafts/grown",
@@ -223,17 +224,17 @@ BUGS = [
         "                    if row[token] < 0.3:\n"
         "                        continue\n",
         "exact", decoder="without"),
-    Bug(43, "cousins are visible in the mask", "biased", "tree",
+    Bug(43, "cousins are visible in the mask", "biased", "trees/loop",
         "        pos = mask.sum(-1) - 1\n",
         "        pos = mask.sum(-1) - 1\n"
-        "        mask = torch.ones_like(mask).tril(text.cache_len)  # all nodes that come before\n",
+        "        mask = torch.ones_like(mask).tril(text.cache_length)  # all nodes before\n",
         "nodes", "vllm-project/vllm#17560", decoder="without"),
-    Bug(44, "a node's position is its index in the tree", "biased", "tree",
+    Bug(44, "a node's position is its index in the tree", "biased", "trees/loop",
         "        pos = mask.sum(-1) - 1\n",
-        "        pos = text.cache_len + torch.arange(len(mask), device=mask.device)\n"
+        "        pos = text.cache_length + torch.arange(len(mask), device=mask.device)\n"
         "        pos = pos.clamp(max=text.block_size - 1)\n",
         "nodes", "lablup/mlxcel#1214; NVIDIA/TensorRT-LLM#13081", decoder="without"),
-    Bug(45, "the cache keeps the first nodes instead of the path", "biased", "cache",
+    Bug(45, "the cache keeps the first nodes instead of the path", "biased", "trees/tree",
         "*(nodes + node for node in path)]", "*range(nodes, nodes + len(path))]",
         "cache", "sgl-project/sglang#15360, #26866", decoder="without"),
     Bug(46, "the draft's random number is used again for the next draw", "biased", "sampling",
@@ -274,7 +275,8 @@ BUGS = [
         "Pairs(0, F.pad(self.head.empty(), (0, 0, len(text.hidden) - 1, 0)), "
         "len(text.hidden) - 1))\n",
         "incremental", "ml-explore/mlx-lm#990; ikawrakow/ik_llama.cpp#1757", decoder="eagle"),
-    Bug(53, "a tree is verified as a chain: each node after the one before it", "slow", "tree",
+    Bug(53, "a tree is verified as a chain: each node after the one before it", "slow",
+        "trees/loop",
         "        tree = steps.draft(draft, text, text.room, sampling, rng)\n",
         "        tree = steps.draft(draft, text, text.room, sampling, rng)\n"
         "        n = min(len(tree.tokens), text.room)\n"
@@ -334,7 +336,7 @@ BUGS = [
         "            token = cache[key]\n",
         "outcomes", decoder="ahead"),
     Bug(63, "on a miss, a guess is accepted if it is the argmax, and p drawn from else", "biased",
-        "tree",
+        "trees/loop",
         "        path, token = steps.accept(tree, p, rng)\n",
         "        if draft.answers[-1].drawn:\n"
         "            path, token = steps.accept(tree, p, rng)\n"
@@ -385,14 +387,14 @@ BUGS = [
         "        emitted.append(guess)\n"
         "        rng.index += 1  # the next place\n",
         "same", "vllm-project/vllm#47386, #54282", decoder="same", also=(
-            ("import CHAIN, More, draw_chain\n", "import CHAIN, More, draw_chain, residual\n"),
+            ("import CHAIN, Draft, draft_chain\n", "import CHAIN, Draft, draft_chain, residual\n"),
         )),
     Bug(69, "the index stays where it is: one noise for all places of a text", "biased", "same",
         "        self.index += 1\n", "",
         "fair", "NVIDIA/TensorRT-Edge-LLM#211 (in plain decoding: an offset of 0 at every step)",
         decoder="same"),
     Bug(70, "a forbidden guess is dropped, and the next token drawn from the masked p", "biased",
-        "constraints",
+        "serving/constraints",
         "    rows = sampling.after(candidates)\n",
         "    grammar, state = sampling.reply.constraints.grammar, sampling.reply.past.state\n"
         "    for n, token in enumerate(candidates if grammar else []):\n"
@@ -403,13 +405,14 @@ BUGS = [
         "    rows = sampling.after(candidates)\n",
         "constraints", "vllm-project/vllm#14702 (in its scheduler; exact where guesses are not "
         "drawn)", decoder="constrained"),
-    Bug(71, "the rules of the first row hold for all rows of a pass", "biased", "constraints",
+    Bug(71, "the rules of the first row hold for all rows of a pass", "biased",
+        "serving/constraints",
         "pasts.append(rules.after(pasts[parent + 1], token))", "pasts.append(reply.past)",
         "constraints", "sgl-project/sglang#22049 (of penalties), #33643 (where only the last "
         "token of a round is counted: “the better the draft model, the weaker the penalties”)",
         decoder="constrained"),
     Bug(72, "a stop string is looked for at the end of a round, and passed over within", "error",
-        "constraints",
+        "serving/constraints",
         "            found = self.constraints.found(self.tokens[self.n_prompt :])\n",
         "            found = None\n"
         "            if row == self.rows_of(done)[len(new) - 1]:  # the round's last\n"
@@ -428,13 +431,13 @@ BUGS = [
         "        return made\n\n    def spelled", "        return made[-1:]\n\n    def spelled",
         "spelling", "ggml-org/llama.cpp#12635 (“token healing”, left for later)",
         decoder="pairs"),
-    Bug(76, "the state is never taken back: rejected guesses stay in it", "biased", "state",
+    Bug(76, "the state is never taken back: rejected guesses stay in it", "biased", "targets/state",
         "        if len(rows) < tokens[0].shape[2]:\n"
         "            tokens = [t[:, :, list(rows)] for t in tokens]\n", "",
         "states", "ml-explore/mlx-lm#1111 (a trim that does nothing); "
         "vllm-project/vllm#50272 (of a convolution's state)", decoder="state"),
     Bug(77, "a step without guesses reads the first of the states that the last round left",
-        "biased", "state",
+        "biased", "targets/state",
         "        return self.layers[layer].after(self.taken)\n",
         "        layer, rows = self.layers[layer], self.taken\n"
         "        if self.plain and isinstance(layer, States) and self.before[0]:\n"
@@ -449,7 +452,8 @@ BUGS = [
              "            past_kvs.plain = idx.shape[1] == 1\n"
              "        if isinstance(past_kvs, tuple):\n"),
         )),
-    Bug(78, "the state runs through a tree's nodes in their order, siblings too", "biased", "state",
+    Bug(78, "the state runs through a tree's nodes in their order, siblings too", "biased",
+        "targets/state",
         "        path = attn_bias[..., -T:] == 0\n",
         "        path = torch.ones_like(attn_bias[..., -T:]).tril() > 0\n",
         "states", decoder="state"),

@@ -19,7 +19,6 @@ from nanogpt.cache import cache_length
 from nanogpt.drafts import eagle
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.decoders import Decoder
@@ -43,7 +42,8 @@ from nanogpt.proof.toys import (
 )
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import residual
-from nanogpt.state import WAYS
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.targets.state import WAYS
 
 
 def parents_of(r: Round) -> list[int]:
@@ -410,13 +410,13 @@ def check_incremental(generate: Decoder, n: int = 40, K: int = 3) -> None:
         head, text = random_head(target, layers), [0, 1, 2]
         made = generate(target, head, text, n, K, Sampling(), RandomSource(1))
         for i, r in enumerate(made.rounds):
-            known = text[-1 - r.cache_len :]
+            known = text[-1 - r.position :]
             for j, q in enumerate(r.draft_probs):
                 right = forced_q(head, target, known, r.candidates[:j])
                 off = float((q - right).abs().max())
                 read = f"layers {layers}" if layers else "hidden states"
                 assert off < 1e-9, (
-                    f"round {i}, guess {j + 1}, on {read}, {r.cache_len} tokens cached: q is off "
+                    f"round {i}, guess {j + 1}, on {read}, {r.position} tokens cached: q is off "
                     f"by {off:.1e} from what the head makes of the target's true features"
                 )
             text = text + r.emitted
@@ -453,7 +453,7 @@ def check_second_siblings(generate: Decoder, n: int = 24) -> None:
     made = generate(target, SecondBest(target, 2), [0, 1], n, 2, Sampling(0), RandomSource(1))
     left = n
     for i, r in enumerate(made.rounds):
-        right = min(2, left - 1, 7 - r.cache_len)
+        right = min(2, left - 1, 7 - r.position)
         assert r.n_accepted == right, (
             f"round {i} accepts {r.n_accepted} of {len(r.candidates)} nodes, where one of each of "
             f"{right} depths is the target's own choice"
@@ -472,7 +472,7 @@ def check_spelling(generate: Decoder, n: int = 30, K: int = 3) -> None:
         draft, text = toy_pairs(3, least), [0, 1]
         made = generate(target, draft.fresh(), text, n, K, Sampling(), RandomSource(2))
         for i, r in enumerate(made.rounds):
-            _, right = draft.fresh().chain(text, len(r.candidates), Led(r.candidates))
+            _, right = draft.fresh().draw(text, len(r.candidates), Sampling(), Led(r.candidates))
             off = float((r.draft_probs - right).abs().max()) if r.candidates else 0
             assert off < 1e-9, (
                 f"round {i}: the draft's q is off by {off:.1e} from what it says of the text when "
@@ -509,7 +509,8 @@ def check_states_of(target, prompt: list[int], made: Generation, passes: list, w
     text, kept = list(prompt), "at first"
     fresh_draft = SelfDraft(target, len(prompt))
     for i, (r, (given, past_kvs)) in enumerate(zip(made.rounds, passes, strict=True)):
-        start, P = context_start(len(text), len(prompt), 8), cache_length(past_kvs)
+        start = context_start(len(text), len(prompt), 8)
+        P = past_kvs.length if past_kvs else 0  # a mutant's cache has a class of its own
         fresh = prefill(target, text[start : start + P])
         pairs = zip(tensors(past_kvs), tensors(fresh), strict=True) if P else ()
         off = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)

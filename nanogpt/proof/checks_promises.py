@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from nanogpt.constraints import Completion, Constraints, Past, complete
 from nanogpt.drafts.grown import Grown
-from nanogpt.grammar import Grammar
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.checks import VARIED, exact_continuations, iter_equal
 from nanogpt.proof.decoders import Decoder
@@ -25,6 +23,8 @@ from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
 from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.constraints import Completion, Constraints, Past, complete
+from nanogpt.serving.grammar import Grammar
 
 TEMPERATURES = (Sampling(), Sampling(0.7), Sampling(1.5, top_k=4), Sampling(top_p=0.8))
 

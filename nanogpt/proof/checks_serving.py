@@ -19,7 +19,6 @@ from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.learning import NetStudent
 from nanogpt.drafts.lookahead import LookaheadDraft
 from nanogpt.drafts.transformer import TransformerDraft
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.proof.checks import (
     check_lossless,
@@ -43,7 +42,8 @@ from nanogpt.proof.toys import (
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import paged
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.loop import tree_generate
 
 SAMPLINGS = [Sampling(), Sampling(0), Sampling(0.7), Sampling(top_k=3), Sampling(top_p=0.8)]
 
@@ -211,8 +211,8 @@ def own_probs(target, prompt: Sequence[int], made: Generation, whose: str) -> No
     for i, r in enumerate(made.rounds):
         where = f"{whose}, round {i}, after {len(text)} tokens"
         cached = len(text) - 1 - context_start(len(text), len(prompt), 8)
-        assert r.cache_len == cached, (
-            f"the cache holds {r.cache_len} tokens instead of {cached}: {where}"
+        assert r.position == cached, (
+            f"the cache holds {r.position} tokens instead of {cached}: {where}"
         )
         for j, context in enumerate(contexts(r, text)):
             off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())

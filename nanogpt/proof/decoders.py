@@ -11,26 +11,32 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nanogpt import constraints, generate, same, speculative, tree
-from nanogpt.drafts import ahead, best, eagle, grown, hybrid, learning, pairs
+from nanogpt import generate, same, speculative
+from nanogpt.drafts import adaptive, ahead, best, eagle, grown, hybrid, learning, pairs
 from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation
 from nanogpt.proof.toys import Watched, random_draft, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving import batch, budget, paged, server
+from nanogpt.serving import batch, budget, constraints, paged, server
 from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.trees import loop as tree_loop
 
 Decoder = Callable[..., Generation]
 BatchDecoder = Callable[..., list[Generation]]
 
 
-def decoder(**steps: Callable) -> Decoder:
-    """`speculative_generate` with some of its four steps replaced: draft, verify, accept, trim."""
+def decoder(draft: Callable | None = None, **steps: Callable) -> Decoder:
+    """`speculative_generate` with some of its steps replaced: verify, accept, trim.
+
+    draft: in place of draft_tokens; it takes and returns what that does.
+    """
+    if draft:
+        steps["draft"] = lambda own, text, K, *how: draft(own, text.tokens, min(K, text.room), *how)
     return functools.partial(speculative_generate, steps=replace(CHAIN, **steps))
 
 
 def tree_decoder(
-    siblings: str, widths: Sequence[int] = (2, 1), accept=None, module=tree, drafts=grown
+    siblings: str, widths: Sequence[int] = (2, 1), accept=None, module=tree_loop, drafts=grown
 ) -> Decoder:
     """`tree_generate` with speculative_generate's arguments: K is the depth of the tree.
 
@@ -54,7 +60,7 @@ def tree_decoder(
     return generate
 
 
-def eagle_decoder(module=eagle, loop=tree) -> Decoder:
+def eagle_decoder(module=eagle, loop=tree_loop) -> Decoder:
     """`tree_generate` with an EagleDraft of K guesses, and speculative_generate's arguments.
 
     The draft given is an EagleHead; in place of any other, there is a random one, on the hidden
@@ -149,7 +155,7 @@ def server_decoder(module=server) -> BatchDecoder:
     return generate
 
 
-def ahead_decoder(module=ahead, loop=tree, fan: int = 1) -> Decoder:
+def ahead_decoder(module=ahead, loop=tree_loop, fan: int = 1) -> Decoder:
     """`tree_generate` with an AheadDraft, and speculative_generate's arguments.
 
     Its drafter runs in this process and draws from the same rng, so that all of it is enumerated.
@@ -174,7 +180,7 @@ def ahead_decoder(module=ahead, loop=tree, fan: int = 1) -> Decoder:
     return generate
 
 
-def same_decoder(module=same, plain=generate, chains=speculative, trees=tree) -> Decoder:
+def same_decoder(module=same, plain=generate, chains=speculative, trees=tree_loop) -> Decoder:
     """Chains by SAME, trees by SAME_TREE, with speculative_generate's arguments.
 
     A draft of None is none: plain decoding, by the same dice. The rng is a SameDice, by default of
@@ -188,7 +194,7 @@ def same_decoder(module=same, plain=generate, chains=speculative, trees=tree) ->
         asked = {"sampling": sampling, "rng": rng, **kwargs}
         if draft is None:
             return plain.autoregressive_generate(target, prompt_tokens, max_new_tokens, **asked)
-        if isinstance(draft, plain.Proposer):
+        if isinstance(draft, trees.Proposer):
             given = target, draft, prompt_tokens, max_new_tokens
             return trees.tree_generate(*given, steps=module.SAME_TREE, **asked)
         given = target, draft, prompt_tokens, max_new_tokens, K
@@ -223,17 +229,19 @@ def constrained_decoder(module=constraints) -> Decoder:
     return decode
 
 
-def state_decoder(chains=speculative, trees=tree) -> Decoder:
+def state_decoder(chains=speculative, trees=tree_loop) -> Decoder:
     """Chains, or trees where the draft is a Proposer, with speculative_generate's arguments.
 
-    For targets with a state. The modules: where the loops come from.
+    For targets with a state. policy: of a chain. The modules: where the loops come from.
     """
 
-    def generate(target, draft, prompt_tokens, max_new_tokens, K=4, *given, **named):
+    def generate(target, draft, prompt_tokens, max_new_tokens, K=4, *given, policy=None, **named):
         if isinstance(draft, trees.Proposer):
             return trees.tree_generate(
                 target, draft, prompt_tokens, max_new_tokens, *given, **named
             )
+        if policy:
+            named["steps"] = replace(chains.CHAIN, draft=adaptive.adaptive(policy))
         return chains.speculative_generate(
             target, draft, prompt_tokens, max_new_tokens, K, *given, **named
         )
@@ -294,7 +302,7 @@ def budget_decoder(module=budget, trees=best) -> BatchDecoder:
     return generate
 
 
-def hybrid_decoder(module=hybrid, loop=tree) -> Decoder:
+def hybrid_decoder(module=hybrid, loop=tree_loop) -> Decoder:
     """`tree_generate` with a Hybrid of the draft and a random one, both drawn; K is its depth.
 
     module, loop: where Hybrid and tree_generate come from.

@@ -60,14 +60,14 @@ SERVED = {
     "server": ["serving.server"],
     "ahead": ["drafts.ahead"],
     "same": ["same"],
-    "constrained": ["constraints"],
+    "constrained": ["serving.constraints"],
     "pairs": ["drafts.pairs"],
-    "state": ["state"],
+    "state": ["targets.state"],
     "learning": ["drafts.learning", "serving.batch"],
     "budget": ["serving.budget"],
     "hybrid": ["drafts.hybrid"],
-}  # by the bug's decoder, what is imported beside these three:
-ALWAYS = ["speculative", "tree", "drafts.shipped"]
+}  # by the bug's decoder, what is imported beside these:
+ALWAYS = ["speculative", "trees.loop", "drafts.shipped", "proof.toys"]
 
 
 class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -157,31 +157,31 @@ def decoder_of(bug: Bug, modules: dict) -> Decoder:
     if bug.decoder == "paged":
         return paged_decoder(of("serving.batch"), of("serving.paged"))
     if bug.decoder == "ahead":
-        return ahead_decoder(of("drafts.ahead"), of("tree"))
+        return ahead_decoder(of("drafts.ahead"), of("trees.loop"))
     if bug.decoder == "eagle":
-        return eagle_decoder(of("drafts.eagle"), of("tree"))
+        return eagle_decoder(of("drafts.eagle"), of("trees.loop"))
     if bug.decoder == "same":
-        return same_decoder(of("same"), of("generate"), of("speculative"), of("tree"))
+        return same_decoder(of("same"), of("generate"), of("speculative"), of("trees.loop"))
     if bug.decoder == "constrained":
-        return constrained_decoder(of("constraints"))
+        return constrained_decoder(of("serving.constraints"))
     if bug.decoder == "pairs":
         return pairs_decoder(of("drafts.pairs"), of("speculative"))
     if bug.decoder == "state":
-        return state_decoder(of("speculative"), of("tree"))
+        return state_decoder(of("speculative"), of("trees.loop"))
     if bug.decoder == "learning":
         return learning_decoder(of("drafts.learning"), of("serving.batch"))
     if bug.decoder == "budget":
         return budget_decoder(of("serving.budget"), of("drafts.best"))
     if bug.decoder == "hybrid":
-        return hybrid_decoder(of("drafts.hybrid"), of("tree"))
+        return hybrid_decoder(of("drafts.hybrid"), of("trees.loop"))
     speculate = of("speculative").speculative_generate
     if bug.decoder == "chain":
         return speculate
     if bug.decoder == "block":
-        steps = replace(of("speculative").CHAIN, accept=of("rules").accept_blockwise)
+        steps = replace(of("speculative").CHAIN, accept=of("trees.rules").accept_blockwise)
         return functools.partial(speculate, steps=steps)
     widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
-    return tree_decoder(bug.decoder, widths, module=of("tree"), drafts=of("drafts.grown"))
+    return tree_decoder(bug.decoder, widths, module=of("trees.loop"), drafts=of("drafts.grown"))
 
 
 def mutant(bug: Bug) -> Decoder:

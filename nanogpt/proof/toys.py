@@ -12,7 +12,8 @@ from nanogpt.drafts import pairs
 from nanogpt.drafts.eagle import EagleHead
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import check_probabilities
-from nanogpt.state import StateConfig, StateLanguageModel
+from nanogpt.speculative import Draft
+from nanogpt.targets.state import StateConfig, StateLanguageModel
 
 
 @functools.cache
@@ -74,7 +75,7 @@ def toy_pairs(
     return module.PairDraft(net, tokenizer, least)
 
 
-class TableDraft:
+class TableDraft(Draft):
     """q by the current token: row i of `table` (V, V) after token i."""
 
     def __init__(self, table: Sequence[Sequence[float]]):
@@ -103,7 +104,7 @@ def context_start(index: int, n_prompt: int, block_size: int) -> int:
     return start
 
 
-class SelfDraft:
+class SelfDraft(Draft):
     """A draft that is the target itself: q = p at every position, by recomputing the context."""
 
     def __init__(self, target: GPTLanguageModel, n_prompt: int):

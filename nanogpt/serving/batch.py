@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length
-from nanogpt.constraints import Constraints, Reply, RowSampling, for_pass
-from nanogpt.drafts.protocol import Draft, Proposer, lifted
-from nanogpt.generate import Generation, Text, Tree
-from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
+from nanogpt.drafts.protocol import lifted
+from nanogpt.generate import Generation, check_whole
+from nanogpt.model import GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Policy, Steps, check_draft
-from nanogpt.tree import TREE, check_target, commit, with_unread
+from nanogpt.serving.constraints import Constraints, Reply, RowSampling, for_pass
+from nanogpt.speculative import Draft, Steps, check_vocabulary, draft_chain
+from nanogpt.trees.loop import TREE, check_target, commit, with_unread
+from nanogpt.trees.tree import Proposer, ReadText, Tree, tree_mask
 
 
 def batch_mask(
@@ -68,7 +69,7 @@ def probs_of_rows(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 @torch.no_grad()
 def verify_batch(
     target: GPTLanguageModel,
-    texts: Sequence[Text],
+    texts: Sequence[ReadText],
     trees: Sequence[Tree],
     samplings: Sequence[Sampling],
     layers: Sequence[Sequence[int] | None] | None = None,
@@ -84,7 +85,7 @@ def verify_batch(
         raise ValueError("give a tree and a sampling for each text, and one text at least")
     pairs = list(zip(texts, trees, strict=True))
     tokens = [[*text.unread, text.tokens[-1], *tree.tokens] for text, tree in pairs]
-    lengths = [text.cache_len for text in texts]
+    lengths = [text.cache_length for text in texts]
     past_kvs, before = joined([text.past_kvs for text in texts], [len(own) for own in tokens])
     pos, mask = batch_mask([with_unread(*pair) for pair in pairs], lengths, before)
     idx, pos, mask = (x.to(target.device) for x in (padded(tokens), pos, mask))
@@ -107,7 +108,7 @@ def verify_batch(
 class Seat(NamedTuple):
     """A text's place in a batch, with what is its own; of the steps, the batch verifies for all."""
 
-    text: Text
+    text: ReadText
     draft: Proposer
     sampling: Sampling
     rng: RandomSource
@@ -157,7 +158,7 @@ def batch_generate(
     samplings: Sampling | Sequence[Sampling] = Sampling(),
     rngs: Sequence[RandomSource] | None = None,
     stop_token: int | Sequence[int | None] | None = None,
-    policy: Policy | Sequence[Policy | None] | None = None,
+    step: Callable | Sequence[Callable] = draft_chain,
     constraints: Constraints | Sequence[Constraints] = Constraints(),
     steps: Steps | Sequence[Steps] = TREE,
 ) -> list[Generation]:
@@ -166,8 +167,8 @@ def batch_generate(
     rngs is a list, by default RandomSource(0), RandomSource(1), …; of all other arguments, one is
     for all rows, or a list has one for each. A finished row leaves the batch. Each row is what it
     is alone: in speculative_generate, or in tree_generate for a Proposer, which has a depth of its
-    own. steps: how a row drafts, accepts and trims. Returns the generations in the order of the
-    prompts.
+    own. step: what draws a row's chain (`adaptive` of a policy, say); steps: how a row drafts,
+    accepts and trims. Returns the generations in the order of the prompts.
     Raises ValueError for a list of the wrong length, and as speculative_generate does.
     """
     if any(isinstance(prompt, int) for prompt in prompts):
@@ -176,15 +177,15 @@ def batch_generate(
     rngs = [RandomSource(b) for b in range(B)] if rngs is None else rngs
     if not isinstance(rngs, (list, tuple)):
         raise ValueError("give rngs as a list, one random source for each row")
-    drafts, Ks, policies, samplings = (one_each(x, B) for x in (draft, K, policy, samplings))
+    drafts, Ks, draws, samplings = (one_each(x, B) for x in (draft, K, step, samplings))
     lengths, stops = one_each(max_new_tokens, B), one_each(stop_token, B)
     rngs = one_each(rngs, B)
-    for one, k in zip(drafts, Ks, strict=True):
-        check_draft(one, target.config.vocab_size, k)
     asked, steps, seats = one_each(constraints, B), one_each(steps, B), []
     for b, prompt in enumerate(prompts):
         text = Reply(target, prompt, lengths[b], stops[b], asked[b])
-        proposer = lifted(drafts[b], Ks[b], policies[b])
+        check_whole(1, K=Ks[b])
+        proposer = lifted(drafts[b], Ks[b], draws[b])
+        check_vocabulary(proposer.vocab_size, target.config.vocab_size)
         seats.append(Seat(text, proposer, samplings[b], rngs[b], steps[b]))
         check_target(proposer, target)
     while running := [seat for seat in seats if not seat.text.done]:

@@ -11,13 +11,15 @@ import weakref
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
-from nanogpt.cache import KV
-from nanogpt.fused import FusedLanguageModel
-from nanogpt.generate import Round, Text
+from nanogpt.cache import KV, CacheObject, cache_length, first
+from nanogpt.generate import Round
+from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.trees.tree import ReadText, select
 
 
 class PoolFull(ValueError):
@@ -220,7 +222,7 @@ class BlockTable:
         self.pool.entries[layers].flatten(2, 3)[:, :, self.slots(0, entries.stop)] = value
 
 
-class PagedCache:
+class PagedCache(CacheObject):
     """The caches of one or more texts in a pool's blocks: a table and a length for each.
 
     It is used like a PreallocatedCache: `cache[layer][head]` is (k, v), each (B, P, hs). A pass
@@ -390,7 +392,12 @@ class PagedCache:
         return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))
 
 
-class SharedText(Text):
+cache_length.register(PagedCache, attrgetter("length"))
+first.register(PagedCache, PagedCache.kept)
+select.register(PagedCache, PagedCache.gathered)
+
+
+class SharedText(ReadText):
     """A text that begins with blocks that others published, and publishes its own final ones.
 
     target: a FusedLanguageModel whose cache is a BlockPool. What lies in shared blocks is not read
@@ -416,13 +423,13 @@ class SharedText(Text):
 
     def read(self, layers: Sequence[int] | None = None) -> None:
         """As Text's; then what has been read may be shared."""
-        Text.read(self, layers)
+        ReadText.read(self, layers)
         if self.past_kvs is not None:
             self.target.cache.publish(self.tokens[self.start : -1], self.past_kvs)
 
     def take(self, done: Round, past_kvs: PagedCache, hidden=None) -> None:
         """As Text.take; then all that is in the cache is final, and may be shared."""
-        Text.take(self, done, past_kvs, hidden)
+        ReadText.take(self, done, past_kvs, hidden)
         self.target.cache.publish(self.tokens[self.start :], past_kvs)
 
 

@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache
-from nanogpt.constraints import Constraints, Reply, RowSampling, for_pass
-from nanogpt.drafts.protocol import Draft, Proposer, lifted
-from nanogpt.generate import Generation, Tree
+from nanogpt.drafts.protocol import lifted
+from nanogpt.generate import Generation
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
+from nanogpt.serving.constraints import Constraints, Reply, RowSampling, for_pass
 from nanogpt.serving.paged import BlockPool, PoolFull
-from nanogpt.speculative import Steps, check_draft
-from nanogpt.tree import TREE, check_target, commit
+from nanogpt.speculative import Draft, Steps, check_vocabulary
+from nanogpt.trees.loop import TREE, check_target, commit
+from nanogpt.trees.tree import Proposer, Tree
 
 
 def schedule(
@@ -57,7 +58,7 @@ class Part(NamedTuple):
 
     tokens: list[int]
     past_kvs: KVCache | None
-    cache_len: int
+    cache_length: int
     unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
 
 
@@ -104,7 +105,7 @@ class Request(Reply):
         known, guesses = [*self.unread, self.tokens[-1]][:n], self.tree or self.no_tree
         before = len(known) - 1
         parents = [*range(-1, before - 1), *(parent + before for parent in guesses.parents)]
-        first = Part(known[:1], self.past_kvs, self.cache_len)
+        first = Part(known[:1], self.past_kvs, self.cache_length)
         return first, Tree(known[1:] + guesses.tokens, parents, guesses.q)
 
     @property
@@ -130,7 +131,7 @@ class Request(Reply):
         else:
             if hidden is not None and self.hidden is not None:
                 hidden = torch.cat([self.hidden, hidden])
-            elif self.cache_len:  # of a part of the context: no use to a draft
+            elif self.cache_length:  # of a part of the context: no use to a draft
                 hidden = None
             self.past_kvs, self.hidden = new_kvs, hidden
             self.prefills += 1
@@ -149,11 +150,11 @@ class Slots:
 
     def free(self, running: Sequence[Request]) -> int:
         """Places that nobody holds."""
-        return self.places - sum(request.cache_len for request in running)
+        return self.places - sum(request.cache_length for request in running)
 
     def needs(self, request: Request, n: int) -> int:
         """How many of the free ones a request takes, to have the first n entries of its context."""
-        return n - request.cache_len
+        return n - request.cache_length
 
     def begin(self, request: Request) -> None:
         """What a request has before it is read: nothing."""
@@ -188,7 +189,7 @@ class Blocks:
     def needs(self, request: Request, n: int) -> int:
         """How many free blocks a request takes, to have the first n entries of its context."""
         if request.past_kvs is not None:
-            return request.past_kvs.wanted(n - request.cache_len)
+            return request.past_kvs.wanted(n - request.cache_length)
         blocks = self.pool.known(self.context(request))[0] if self.share else []
         held = sum(self.pool.references[block] > 0 for block in blocks)
         return -(-n // self.size) - held
@@ -202,7 +203,7 @@ class Blocks:
         if request.past_kvs is None:
             found = self.pool.found(self.context(request)) if self.share else None
             request.past_kvs = found or self.pool.empty(None, 1, None)
-            request.shared += request.cache_len
+            request.shared += request.cache_length
 
     def reserve(self, request: Request, T: int) -> None:
         """Room for T entries more. Raises PoolFull."""
@@ -210,7 +211,7 @@ class Blocks:
 
     def trim(self, request: Request) -> None:
         """Give back the room that was reserved."""
-        request.past_kvs = request.past_kvs.kept(request.cache_len)
+        request.past_kvs = request.past_kvs.kept(request.cache_length)
 
     def keep(self, request: Request) -> None:
         """Let others find what is final in a request's cache."""
@@ -322,7 +323,7 @@ class Server:
         if most and draft is None:
             raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
         if draft is not None:
-            check_draft(draft, self.V)
+            check_vocabulary(draft.vocab_size, self.V)
             self.draft = lifted(draft, K if policy is None else most)
             check_target(self.draft, target)
         self.reads = draft is not None and self.draft.reads
@@ -475,13 +476,9 @@ class Server:
             while most and self.memory.needs(request, last + most) - held[request] > free:
                 most -= 1
             free -= self.memory.needs(request, last + most) - held[request]
-            left -= self.charge(request, most)
+            left -= most
             self.safely(request, self.guess, request, n, most)
         return [(request, n) for request, n in batch if request.id in self.queue.by_id]
-
-    def charge(self, request: Request, most: int) -> int:
-        """What so many guesses of a request take of the budget, at most."""
-        return most
 
     def guess(self, request: Request, n: int, most: int) -> None:
         """Up to so many guesses for a request's next pass, beside n known tokens.

@@ -4,20 +4,20 @@ RIGHT = {
     0: [
         "from nanogpt.cache import trim_kv_cache as my_trim",
         """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+def my_trim(new_kvs, num_emitted, position):
     trimmed = []
     for layer in new_kvs:
         heads = []
         for k, v in layer:
-            keep = cache_len_before_verify + num_emitted
+            keep = position + num_emitted
             heads.append((k[:, :keep, :].clone(), v[:, :keep, :].clone()))
         trimmed.append(heads)
     return trimmed
 """,
         # from the other end: what goes, not what stays
         """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    K = cache_length(new_kvs) - cache_len_before_verify - 1
+def my_trim(new_kvs, num_emitted, position):
+    K = cache_length(new_kvs) - position - 1
     goes = K - (num_emitted - 1)
     def cut(t):
         return t[:, :-goes] if goes else t
@@ -25,9 +25,9 @@ def my_trim(new_kvs, num_emitted, cache_len_before_verify):
 """,
         # by hand, entry for entry, in numpy
         """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+def my_trim(new_kvs, num_emitted, position):
     def kept(t):
-        stays = range(cache_len_before_verify + num_emitted)
+        stays = range(position + num_emitted)
         return torch.cat([t.narrow(1, i, 1) for i in stays], dim=1).numpy()
     return [[[kept(t) for t in head] for head in layer] for layer in new_kvs]
 """,
@@ -73,105 +73,105 @@ WRONG = {
     0: [
         (  # the layers put into one flat list
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     return [(k[:, :keep], v[:, :keep]) for layer in new_kvs for k, v in layer]
 """,
             "the cache is layers of heads of pairs",
         ),
         (  # a generator: no tuple is made of it
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     return (tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
 """,
             "all of them tuples or lists",
         ),
         (  # the last emitted token has no entry
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted + 1
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted + 1
     return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
 """,
             "a rejected guess stays",
         ),
         (  # only the accepted guesses, without the current token
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted - 1
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted - 1
     return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
 """,
             "an entry of the text is lost",
         ),
         (  # nothing at all
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+def my_trim(new_kvs, num_emitted, position):
     return new_kvs
 """,
             "nothing is cut off",
         ),
         (  # the new entries alone
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+def my_trim(new_kvs, num_emitted, position):
     return tuple(tuple((k[:, :num_emitted], v[:, :num_emitted]) for k, v in x) for x in new_kvs)
 """,
             "k of layer 0, head 0 is (2, 2, 3), not (2, 5, 3): those from before the round",
         ),
         (  # the last ones, not the first
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     return tuple(tuple((k[:, -keep:], v[:, -keep:]) for k, v in layer) for layer in new_kvs)
 """,
             "the entries in k of layer 0, head 0 are not the first 5",
         ),
         (  # rows of the batch in place of entries
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     return tuple(tuple((k[:keep], v[:keep]) for k, v in layer) for layer in new_kvs)
 """,
             "k of layer 0, head 0 is (2, 8, 3), not (2, 5, 3)",
         ),
         (  # the keys alone
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     return tuple(tuple((k[:, :keep], v) for k, v in layer) for layer in new_kvs)
 """,
             "v of layer 0, head 0 is (2, 8, 3), not (2, 5, 3)",
         ),
         (  # the first layer alone
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     return (tuple((k[:, :keep], v[:, :keep]) for k, v in new_kvs[0]),)
 """,
             "make 8 tensors, not 4",
         ),
         (  # erased, not cut off: a 0 is an entry, too
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
+def my_trim(new_kvs, num_emitted, position):
     for layer in new_kvs:
         for k, v in layer:
-            k[:, cache_len_before_verify + num_emitted :] = 0
-            v[:, cache_len_before_verify + num_emitted :] = 0
+            k[:, position + num_emitted :] = 0
+            v[:, position + num_emitted :] = 0
     return new_kvs
 """,
             "the cache that it was given changed",
         ),
         (  # from the other end, where 0 is no end
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    goes = cache_length(new_kvs) - cache_len_before_verify - num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    goes = cache_length(new_kvs) - position - num_emitted
     return tuple(tuple((k[:, :-goes], v[:, :-goes]) for k, v in layer) for layer in new_kvs)
 """,
             "5 emitted: k of layer 0, head 0 is (2, 0, 3), not (2, 8, 3): nothing is left",
         ),
         (
             """
-def my_trim(new_kvs, num_emitted, cache_len_before_verify):
-    keep = cache_len_before_verify + num_emitted
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
     tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
 """,
             "nothing came back",

@@ -94,12 +94,12 @@ def my_entries_written(rounds):
     copied = written = 0
     for r in rounds:
         written += len(r.candidates) + 1
-        copied += r.cache_len + len(r.candidates) + 1
+        copied += r.position + len(r.candidates) + 1
     return copied, written
 """,
         """
 def my_entries_written(rounds):
-    before = np.array([r.cache_len for r in rounds])
+    before = np.array([r.position for r in rounds])
     new = np.array([1 + len(r.candidates) for r in rounds])
     return [(before + new).sum(), new.sum()]
 """,
@@ -326,7 +326,7 @@ def my_limit(pair, draft, rest):
             """
 def my_entries_written(rounds):
     new = sum(len(r.candidates) for r in rounds)
-    return sum(r.cache_len for r in rounds) + new, new
+    return sum(r.position for r in rounds) + new, new
 """,
             "not (11, 1)",
         ),
@@ -334,7 +334,7 @@ def my_entries_written(rounds):
             """
 def my_entries_written(rounds):
     new = sum(len(r.emitted) for r in rounds)
-    return sum(r.cache_len for r in rounds) + new, new
+    return sum(r.position for r in rounds) + new, new
 """,
             "not (15, 5)",
         ),
@@ -342,7 +342,7 @@ def my_entries_written(rounds):
             """
 def my_entries_written(rounds):
     new = sum(len(r.candidates) + 1 for r in rounds)
-    return new, sum(r.cache_len for r in rounds) + new
+    return new, sum(r.position for r in rounds) + new
 """,
             "not (11, 1)",
         ),
@@ -350,7 +350,7 @@ def my_entries_written(rounds):
             """
 def my_entries_written(rounds):
     new = sum(len(r.candidates) + 1 for r in rounds)
-    return sum(r.cache_len for r in rounds), new
+    return sum(r.position for r in rounds), new
 """,
             "not (11, 1)",
         ),

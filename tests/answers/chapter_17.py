@@ -69,7 +69,7 @@ def gain(old, new):
 
 RIGHT = {
     0: [
-        "from nanogpt.rules import accept_tree as my_accept_tree",
+        "from nanogpt.trees.rules import accept_tree as my_accept_tree",
         ACCEPT,
         # recursion, torch, and nodes found by their parents
         """

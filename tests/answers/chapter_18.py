@@ -32,7 +32,7 @@ TIE = "(len(path) + 1, joint * chance) > (len(best[0]), best[1])"
 RIGHT = {
     0: [
         """
-from nanogpt.lossy import accept_typical as my_accept_typical
+from nanogpt.trees.lossy import accept_typical as my_accept_typical
 """,
         TURN,
         """

@@ -213,7 +213,7 @@ def my_heads(c_attn, n_head):
         ("def my_make_draft(tokens, vocab_size):\n    pass", "return draft"),
         (
             """
-class Noise:
+class Noise(Draft):
     vocab_size = 65
 
     def get_probs(self, context):
@@ -227,7 +227,7 @@ def my_make_draft(tokens, vocab_size):
         ),
         (
             """
-class Scores:
+class Scores(Draft):
     vocab_size = 65
 
     def get_probs(self, context):

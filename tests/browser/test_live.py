@@ -20,9 +20,9 @@ from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import p_value, score
-from nanogpt.rules import accept_blockwise
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, accept_reject, speculative_generate
+from nanogpt.trees.rules import accept_blockwise
 
 PAGE = ROOT / "book" / "live.html"
 RULES = {"reject": accept_reject, "block": accept_blockwise}

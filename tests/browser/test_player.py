@@ -13,11 +13,11 @@ from series import ROOT
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.shipped import BEST_PROPOSED, PROPOSERS, proposer
-from nanogpt.generate import TreeRound
 from nanogpt.measure.bench import DRAFTS
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import TreeRound
 
 MARKS = {"accepted": "✓", "rejected": "✗", "resampled": "↻", "bonus": "★"}
 BLANKS = str.maketrans({" ": "␣", "\n": "⏎"})
@@ -166,7 +166,7 @@ def test_every_round_is_the_packages_own(recorded_here, i):
         assert shown["last"]["fate"] == ("resampled" if end in parents else "bonus")
         assert ("residual" in shown["last"]) == (end in parents)
         assert shown["last"]["p"] == float(r.target_probs[end + 1, r.emitted[-1]])
-        assert shown["cache"][0] == r.cache_len
+        assert shown["cache"][0] == r.position
     if i in BRANCHING:
         assert ("accepted", False) in fates, "a second sibling is among those that were kept"
 

@@ -22,13 +22,13 @@ import torch
 from nanogpt.drafts.grown import Grown
 from nanogpt.engines import causal, own
 from nanogpt.engines.causal import CausalModel, load_pair
-from nanogpt.generate import Draft, autoregressive_generate
+from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import pooled
 from nanogpt.measure.clock import DEVICES, clock
 from nanogpt.proof.statistics import shown
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.speculative import Draft, speculative_generate
+from nanogpt.trees.loop import tree_generate
 
 PROMPTS = (
     "def read(path):\n    with open(path) as file:\n        return",

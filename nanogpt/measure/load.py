@@ -30,13 +30,13 @@ from tqdm import tqdm
 from nanogpt import checkpoint
 from nanogpt.data import check_folders, load_corpus, train_val_split
 from nanogpt.drafts.shipped import DRAFTS
-from nanogpt.fused import FusedLanguageModel
 from nanogpt.measure import traffic
 from nanogpt.measure.clock import prompts_of
 from nanogpt.measure.traffic import SLO, StepTime, Trace
 from nanogpt.sampling import Uniforms
 from nanogpt.serving.server import check_numbers
 from nanogpt.show import figures
+from nanogpt.targets.fused import FusedLanguageModel
 
 TEXTS, SHORTEST, LONGEST = 64, 8, 64  # of the corpus; tokens of the output
 WIDEST = 80  # tokens of a row in a pass that is measured; the window has no more beside 48

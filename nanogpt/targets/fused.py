@@ -8,16 +8,18 @@ every check runs on it unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nanogpt.cache import KV
+from nanogpt.cache import KV, CacheObject, cache_length, first
 from nanogpt.model import Begun, GPTLanguageModel, causal_mask
+from nanogpt.trees.tree import select
 
 
-class PreallocatedCache:
+class PreallocatedCache(CacheObject):
     """A cache in one buffer: a pass writes into its free slots, a rollback moves an index.
 
     It reads like the tuples, `cache[layer][head]` is (k, v), each (B, P, hs), and is used like
@@ -173,6 +175,11 @@ class PreallocatedCache:
         self.check()
         keys, values = self.buffer[layer][..., : self.length, :]  # (B, n_head, P, hs) each
         return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))
+
+
+cache_length.register(PreallocatedCache, attrgetter("length"))
+first.register(PreallocatedCache, PreallocatedCache.kept)
+select.register(PreallocatedCache, PreallocatedCache.gathered)
 
 
 class FusedLanguageModel(GPTLanguageModel):

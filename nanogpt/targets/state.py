@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nanogpt import checkpoint
-from nanogpt.cache import KV, first, select
+from nanogpt.cache import KV, CacheObject, cache_length, first
 from nanogpt.data import DATA_DIR
 from nanogpt.model import Begun, GPTConfig, GPTLanguageModel
+from nanogpt.trees.tree import select
 
 SHIPPED = DATA_DIR / "checkpoints" / "state.safetensors"
 MAKE = "python data/make_drafts.py state"
@@ -219,7 +221,7 @@ class Given:
         return self.value
 
 
-class StateCache:
+class StateCache(CacheObject):
     """Of each layer of a target with states, what it remembers of the last pass.
 
     It reads like the tuples: `cache[layer]` is (k, v) for each head of a layer of attention, and
@@ -313,6 +315,11 @@ class StateCache:
     def held(self) -> int:
         """Bytes that its layers with a state hold."""
         return sum(layer.held for layer in self.layers)
+
+
+cache_length.register(StateCache, attrgetter("length"))
+first.register(StateCache, StateCache.kept)
+select.register(StateCache, StateCache.gathered)
 
 
 def padded(t: Tensor, P: int) -> Tensor:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from nanogpt.generate import Tree
-from nanogpt.rules import accept_tree
 from nanogpt.sampling import check_probabilities
 from nanogpt.speculative import residual
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import Tree
 
 # The lossy rules. Each accepts more than is right; what that costs is a total variation.
 

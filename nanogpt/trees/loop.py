@@ -6,19 +6,18 @@ the target's hidden states, one that proposes a tree, a rule that is not accept_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from nanogpt.cache import KVCache, keep_path
-from nanogpt.generate import Generation, Proposer, Round, Text, Tree, TreeRound
-from nanogpt.model import GPTLanguageModel, side_by_side, tree_mask
-from nanogpt.rules import accept_tree
+from nanogpt.cache import KVCache
+from nanogpt.generate import Generation, Round
+from nanogpt.model import GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Steps, check_draft
-
-AcceptTree = Callable[[Tree, Tensor, RandomSource], tuple[list[int], int]]
+from nanogpt.speculative import Steps, check_vocabulary
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree, TreeRound, keep_path, tree_mask
 
 
 def check_target(draft: Proposer, target: GPTLanguageModel) -> None:
@@ -28,7 +27,7 @@ def check_target(draft: Proposer, target: GPTLanguageModel) -> None:
 
 
 def propose_tree(
-    draft: Proposer, text: Text, most: int, sampling: Sampling, rng: RandomSource
+    draft: Proposer, text: ReadText, most: int, sampling: Sampling, rng: RandomSource
 ) -> Tree:
     """The draft's guesses, at most `most` deep. What it looks at is read before it is asked."""
     if draft.reads:
@@ -36,7 +35,7 @@ def propose_tree(
     return draft.propose(text, most, sampling, rng)
 
 
-def with_unread(text: Text, tree: Tree) -> Tree:
+def with_unread(text: ReadText, tree: Tree) -> Tree:
     """All that a pass reads of the text, after the first token: what is unread comes as a chain.
 
     Its first token is the first unread one, or else the current one. No q: none of this is judged.
@@ -53,7 +52,7 @@ def with_unread(text: Text, tree: Tree) -> Tree:
 @torch.no_grad()
 def verify_tree(
     target: GPTLanguageModel,
-    text: Text,
+    text: ReadText,
     tree: Tree,
     sampling: Sampling,
     layers: Sequence[int] | None = None,
@@ -68,7 +67,7 @@ def verify_tree(
     idx = torch.tensor([[*unread, text.tokens[-1], *tree.tokens]], device=target.device)
     mask = pos = None  # as the model has them for a chain
     if not whole.is_chain:
-        mask = tree_mask(whole.parents, text.cache_len).to(target.device)
+        mask = tree_mask(whole.parents, text.cache_length).to(target.device)
         pos = mask.sum(-1) - 1
     streams, new_kvs = target.states(idx, pos, text.past_kvs, mask, begun=tree.begun)
     hidden = target.ln_f(streams[-1])[0]
@@ -80,7 +79,7 @@ TREE = Steps(propose_tree, verify_tree, accept_tree, keep_path)
 
 
 def commit(
-    text: Text,
+    text: ReadText,
     tree: Tree,
     p: Tensor,
     path: list[int],
@@ -107,7 +106,7 @@ def commit(
 
 @torch.inference_mode()
 def tree_rounds(
-    text: Text,
+    text: ReadText,
     draft: Proposer,
     sampling: Sampling = Sampling(),
     rng: RandomSource | None = None,
@@ -118,9 +117,9 @@ def tree_rounds(
     On a text that another loop has begun, a draft that looks at hidden states has none before the
     next restart, and does not guess.
     """
-    check_draft(draft, text.target.config.vocab_size)
+    check_vocabulary(draft.vocab_size, text.target.config.vocab_size)
     check_target(draft, text.target)
-    rng = rng or text.rng
+    rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
         tree = steps.draft(draft, text, text.room, sampling, rng)
@@ -149,7 +148,7 @@ def tree_generate(
     distribution of the output.
     Raises ValueError for a bad request, or a draft with another vocabulary.
     """
-    text = Text(target, prompt_tokens, max_new_tokens, stop_token)
+    text = ReadText(target, prompt_tokens, max_new_tokens, stop_token)
     for _ in tree_rounds(text, draft, sampling, rng, steps):
         pass
     return text.generation()

@@ -19,22 +19,13 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache
-from nanogpt.generate import (
-    Draft,
-    Generation,
-    Proposer,
-    Round,
-    T,
-    Text,
-    Tree,
-    TreeRound,
-    autoregressive_rounds,
-)
-from nanogpt.grammar import Grammar
+from nanogpt.generate import Generation, Round, autoregressive_rounds
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import CHAIN, Steps, speculative_rounds, verify_candidates
-from nanogpt.tree import TREE, tree_rounds, verify_tree
+from nanogpt.serving.grammar import Grammar
+from nanogpt.speculative import CHAIN, Draft, Steps, speculative_rounds, verify_candidates
+from nanogpt.trees.loop import TREE, tree_rounds, verify_tree
+from nanogpt.trees.tree import Proposer, ReadText, T, Tree, TreeRound
 
 
 class Past(NamedTuple):
@@ -206,7 +197,9 @@ class RowSampling:
         return self.sampling.probs(rows).reshape(logits.shape)
 
 
-def for_pass(text: Text, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling | RowSampling:
+def for_pass(
+    text: ReadText, sampling: Sampling, tree: Tree, skip: int = 0
+) -> Sampling | RowSampling:
     """What makes p of a pass's logits: the sampling, or that of a reply's rows after these guesses.
 
     skip: how many rows of the pass come before the current token's.
@@ -216,7 +209,7 @@ def for_pass(text: Text, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampl
     return sampling
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Completion(Generation):
     """A generation, and what an API says of it.
 
@@ -268,7 +261,7 @@ class Obedient(Draft):
         return ruled.softmax(-1)
 
 
-class Reply(Text):
+class Reply(ReadText):
     """A text that is written under constraints, and what an API says of it.
 
     The first arguments are those of Text. Raises ValueError as Text does, and for constraints that
@@ -359,7 +352,7 @@ class Reply(Text):
             for rows in (self.raw, self.processed)
         )
         return Completion(
-            made.tokens, made.rounds, made.prefills, self.finish_reason, raw, processed
+            **vars(made), finish_reason=self.finish_reason, logprobs=raw, processed=processed
         )
 
 
@@ -377,8 +370,8 @@ def verify_tree_for(target, text, tree, sampling, layers=None) -> tuple[Tensor, 
 def by_rows(steps: Steps) -> Steps:
     """A chain's steps for a RowSampling; the draft, Obedient if need be, gets the plain one."""
 
-    def draft(own, context, K, sampling, rng, more=None):
-        return steps.draft(own, context, K, sampling.sampling, rng, more)
+    def draft(own, reply, K, sampling, rng):
+        return steps.draft(reply.memory(own, lambda: own), reply, K, sampling.sampling, rng)
 
     return replace(steps, draft=draft, verify=verify_candidates_for)
 
@@ -411,7 +404,7 @@ def complete(
     else:
         steps = steps or CHAIN
         steps = by_rows(steps) if constraints.by_row else steps
-        rounds = speculative_rounds(reply, draft, K, rows, rng, steps=steps)
+        rounds = speculative_rounds(reply, draft, K, rows, rng, steps)
     for _ in rounds:
         pass
     return reply.generation()

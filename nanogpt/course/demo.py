@@ -19,14 +19,15 @@ from nanogpt.drafts import ngram
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, proposer
 from nanogpt.engines.causal import load_pair
-from nanogpt.fused import TARGETS
-from nanogpt.generate import Draft, Generation, Proposer, autoregressive_generate
+from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.measure.clock import DEVICES, clock
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
-from nanogpt.speculative import speculative_generate
-from nanogpt.tree import tree_generate
+from nanogpt.speculative import Draft, speculative_generate
+from nanogpt.targets.fused import TARGETS
+from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.tree import Proposer
 
 NAMES = [*DRAFTS, *PROPOSERS]
 LOOKUP = "lookup"  # where no draft is named for a model of transformers

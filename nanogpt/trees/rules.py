@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from nanogpt.generate import Tree
 from nanogpt.sampling import RandomSource, check_probabilities
 from nanogpt.speculative import residual
+from nanogpt.trees.tree import Tree
 
 
 def accept_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[list[int], int]:

@@ -1,1 +1,0 @@
-"""Commands that are nothing else: `nanogpt course`, `demo`, `load` and `size`."""
