@@ -6,6 +6,7 @@ test_checkpoint, test_train.
 """
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.toys import random_draft, random_head, toy_target
 from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.constraints import Constraints
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
@@ -103,6 +105,13 @@ def test_the_request(decoder, prompt, n, message):
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_no_tokens_are_no_mistake(decoder):
     assert DECODERS[decoder](toy_target(3, 8), [0], 0).tokens == []
+
+
+def test_a_draft_that_inherits_from_nothing():
+    bare = SimpleNamespace(vocab_size=3, get_probs=random_draft(3).get_probs)
+    says = "the draft is a SimpleNamespace; let it inherit nanogpt.speculative.Draft"
+    assert refusal(lambda: speculative_generate(NoPass(), bare, [0], 5)) == says
+    assert refusal(lambda: batch_generate(NoPass(), bare, [[0]], 5)) == says
 
 
 def test_vocabularies():
