@@ -17,8 +17,8 @@ Beside them lie
 
 and a folder for each further question:
 
-    trees/       guesses that branch tree: the values, the mask, the path (16); rules: exact ones
-                                     for trees and blocks (17), lossy ones (18); the loop (16)
+    trees/       guesses that branch tree: the values, the mask, the path; loop (16); rules: exact
+                                     ones for trees and blocks (17); lossy: others (18)
     targets/     who writes?         fused: the same target in fewer operations (13); state: one
                                      that keeps a state in place of a cache (33)
     drafts/      who guesses?        bigram, n-grams, lookup, lookahead, a transformer, one that
@@ -41,5 +41,5 @@ and a folder for each further question:
                                      is: progress, judged, needed; the words course and demo
     show/        pictures            figures, and the kit of diagrams
 
-`nanogpt --help` lists every word. Each file, and each folder, imports only what stands above it.
+`nanogpt --help` lists every word. All import what stands above them, `same` trees/, pictures show/.
 """

@@ -22,7 +22,7 @@ from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 class Draft:
     """What guesses, token by token. Yours inherits it, and brings vocab_size and get_probs.
 
-    fresh, draw: for a draft that remembers what it has read, or draws many tokens sooner than one.
+    fresh, draw: for one that remembers what it has read, or draws a whole chain sooner.
     """
 
     vocab_size: int

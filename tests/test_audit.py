@@ -44,7 +44,7 @@ from nanogpt.proof.statistics import (
     shown,
     surely_seen,
 )
-from nanogpt.proof.toys import TableDraft, toy_target
+from nanogpt.proof.toys import Deaf, TableDraft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.grammar import Grammar
@@ -612,7 +612,7 @@ def toys(truth):
         def mode(prompts, n, sampling, seed, constraints=None):
             return [
                 decode(
-                    target, TableDraft(q), prompt, n, 2, sampling, RandomSource(seed + i),
+                    target, Deaf(TableDraft(q)), prompt, n, 2, sampling, RandomSource(seed + i),
                     constraints=constraints,
                 ).tokens
                 for i, prompt in enumerate(prompts)
@@ -655,10 +655,8 @@ def test_a_guess_that_is_dropped_gives_what_the_fractions_say():
     q = torch.tensor([[0.2, 0.2, 0.6]] * 3, dtype=torch.float64)
 
     def first(decode):
-        target, asked = Target(), ([0], 2, 1, Sampling())
-        made = enumerate_outcomes(
-            lambda rng: decode(target, TableDraft(q), *asked, rng, constraints=rules).tokens[0]
-        )
+        asked = Target(), Deaf(TableDraft(q)), [0], 2, 1, Sampling()
+        made = enumerate_outcomes(lambda rng: decode(*asked, rng, constraints=rules).tokens[0])
         return [made.get(x, 0.0) for x in range(3)]
 
     assert first(mutant(BUGS[69])) == pytest.approx([0.62, 0.38, 0], abs=1e-9)

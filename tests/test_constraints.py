@@ -17,7 +17,7 @@ from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.generate import Round
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import context_start, random_draft, toy_target
+from nanogpt.proof.toys import Deaf, context_start, random_draft, toy_target
 from nanogpt.same import SAME, SAME_TREE, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
@@ -29,7 +29,6 @@ from nanogpt.speculative import CHAIN, Draft
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import TREE
 from nanogpt.trees.rules import accept_blockwise, accept_traversal
-from nanogpt.trees.tree import Proposer, Tree
 
 # ---- Grammars
 
@@ -177,12 +176,12 @@ def block(tree, p, rng):
 LOOPS = {
     "plain": {},
     "chain": {"draft": Kept(1), "K": 2},
-    "chain that does not obey": {"draft": random_draft(V, 1), "K": 2},
+    "chain that does not obey": {"draft": Deaf(random_draft(V, 1)), "K": 2},
     "block": {"draft": Kept(1), "K": 2, "steps": CHAIN.__class__(
         CHAIN.draft, CHAIN.verify, accept_blockwise, CHAIN.trim)},
     "tree": {"draft": Grown(Kept(1), [2, 1], "without")},
     "tree, replaced": {"draft": Grown(Kept(1), [2, 1], "with")},
-    "tree that does not obey": {"draft": Grown(Kept(2), [2], "fixed")},
+    "tree that does not obey": {"draft": Grown(Deaf(Kept(2)), [2], "fixed")},
     "traversal": {"draft": Grown(Kept(1), [2, 1]), "steps": TREE.__class__(
         TREE.draft, TREE.verify, accept_traversal, TREE.trim)},
 }  # fmt: skip
@@ -404,16 +403,10 @@ def test_a_draft_that_obeys_is_kept_more_often_than_one_that_does_not(real):
     fused, rules, prompts, _ = real
     table = ngram.load()
 
-    class Deaf(Proposer):
-        vocab_size = table.vocab_size
-
-        def propose(self, text, most, sampling, rng):
-            return Tree.chain(*table.draw(text.tokens, min(6, most), sampling, rng))
-
     for rule in rules.values():
         passes = [
             sum(complete(fused, x, 60, rule, draft, 6, Sampling(0)).target_passes for x in prompts)
-            for draft in (table, Deaf())
+            for draft in (table, Deaf(table))
         ]
         assert passes[0] < passes[1]
 

@@ -3,7 +3,7 @@
 `nanogpt arena --new my_draft.py` writes a draft to begin with, and
 `nanogpt arena my_draft.py` judges and races it. The file has one function,
 `make_draft(tokens, vocab_size)`, or `make_draft(tokens, vocab_size, target)` for a draft that reads
-the target; it returns what `nanogpt.drafts` calls a draft. It may also say `K = 6`, the guesses of
+the target; it returns a `Draft` or a `Proposer`. It may also say `K = 6`, the guesses of
 a round, or `POLICY = "entropy"`, and `RULE = "block"`. `nanogpt.arena.referee` says what is asked
 of it, and what cannot be seen.
 

@@ -2,9 +2,9 @@
 """A draft of your own, to begin with: what follows the last two characters, counted.
 
 Change what you like; the arena asks for no more than `make_draft`. It is given the text to learn
-from, and a third argument, if you write one, is the target itself. What it returns has `vocab_size`
-and `get_probs(context)`: all tokens so far, list[int] -> q, the probabilities that the next token
-is drawn from, a tensor (V,) of float64 that sums to 1.
+from, and a third argument, if you write one, is the target itself. What it returns inherits `Draft`
+and has `vocab_size` and `get_probs(context)`: all tokens so far, list[int] -> q, the probabilities
+that the next token is drawn from, a tensor (V,) of float64 that sums to 1.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from nanogpt.show.figures import REJECTED, STYLE, Picture, shown
 def judge(mine: Callable) -> None:
     """*Your turn* of 06: the cache after a round, asked of caches whose entries are numbered.
 
-    mine(new_kvs, num_emitted, position) returns a cache of the same layers and
-    heads, each k and v (B, P, hs). Raises AssertionError for a wrong length, wrong entries, a lost
-    layer or a changed argument.
+    mine(new_kvs, num_emitted, position) returns a cache of the same layers and heads, each k and v
+    (B, P, hs). Raises AssertionError for a wrong length, wrong entries, a lost layer or a changed
+    argument.
     """
     for before, K, emitted in ((3, 4, 2), (3, 4, 1), (3, 4, 5), (0, 1, 1)):
         keep, n = before + emitted, before + K + 1

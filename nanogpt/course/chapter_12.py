@@ -26,7 +26,7 @@ from nanogpt.speculative import CHAIN, speculative_generate
 def judge(mine: Callable) -> None:
     """Judges my_by_entropy(budget): a policy that drafts while a round's entropies fit the budget.
 
-    It is asked as `draft_tokens` asks it, for two rounds in a row, and then decodes a toy's texts.
+    It is asked as `draft_while` asks it, for two rounds in a row, and then decodes a toy's texts.
     Raises AssertionError where it draws too many or too few, shares a round's sum with the next,
     asks for a token, changes q, or where the texts are no longer the target's own.
     """
@@ -101,7 +101,7 @@ def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
 def drawn_by_policy(policy: Callable, rows: Tensor) -> int:
     """How many tokens a policy lets a draft draw whose q are `rows` (n, V), over and over.
 
-    Raises AssertionError for a policy that cannot be asked as `draft_tokens` asks it.
+    Raises AssertionError for a policy that cannot be asked as `draft_while` asks it.
     """
     answer = policy([])
     pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and callable(answer[1])

@@ -1,9 +1,9 @@
 """Draft lengths chosen while decoding: `adaptive(policy)` is a draft step that chooses them.
 
 Before each round, policy(rounds so far) returns the most tokens to draft, and `more`, or None.
-Before each draw, more(q, n) says whether to make it. Neither ever sees a token
-that may be dropped again. That keeps the output exact: a rule that looks at a drawn token, and then
-leaves it out, is biased (unless the token was never drawn, but is a function of q).
+Before each draw, more(q, n) says whether to make it. Neither ever sees a token that may be dropped
+again. That keeps the output exact: a rule that looks at a drawn token, and then leaves it out, is
+biased (unless the token was never drawn, but is a function of q).
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def draft_while(
 def adaptive(policy: Policy) -> Callable:
     """The draft step in which a policy chooses how many tokens, in place of K."""
 
-    def draft(
-        own: Draft, text: Text, K: int, sampling: Sampling, rng: RandomSource
-    ) -> tuple[list[int], Tensor]:
+    def draft(own: Draft, text: Text, K: int, sampling: Sampling, rng: RandomSource):
         most, more = policy(text.rounds)
         asked = text.tokens, min(most, text.room), sampling, rng
         return draft_while(own, *asked, more) if more else own.draw(*asked)

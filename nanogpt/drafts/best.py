@@ -103,7 +103,7 @@ class Growing(Proposer):
 
 
 class BestFirst(Growing):
-    """The most promising guesses of a draft with get_probs."""
+    """The most promising guesses of a `Draft`."""
 
     def __init__(self, draft: Draft, nodes: int, sure: Sure | None = None):
         super().__init__(draft.vocab_size, nodes, sure)

@@ -17,7 +17,7 @@ from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
 class Grown(Proposer):
-    """Grows trees from a draft with get_probs: widths[d] children for every node at depth d.
+    """Grows trees from a `Draft`: widths[d] children for every node at depth d.
 
     siblings: "with" replacement, "without", or "fixed" (the draft's likeliest ones, not drawn,
     whatever the sampling).

@@ -29,9 +29,10 @@ from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.decoders import constrained_decoder
 from nanogpt.proof.gallery import mutant
+from nanogpt.proof.toys import Deaf
 from nanogpt.sampling import RandomSource
 from nanogpt.serving.constraints import Constraints
-from nanogpt.speculative import Draft, speculative_generate
+from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
 
 # prompts, max_new_tokens, sampling, seed -> the new tokens of each prompt, exactly so many;
@@ -89,13 +90,6 @@ def own_version() -> str:
 
 
 TAKEN = ("grammar", "bias", "presence", "frequency", "repetition", "min_p")  # all that is asked
-
-
-class Deaf:
-    """A draft that no reply makes obey, as it is no `Draft`: it guesses what is forbidden, too."""
-
-    def __init__(self, draft: Draft):
-        self.vocab_size, self.get_probs = draft.vocab_size, draft.get_probs
 
 
 def met(bug: Bug) -> bool:

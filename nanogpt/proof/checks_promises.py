@@ -20,7 +20,7 @@ from nanogpt.proof.checks import VARIED, exact_continuations, iter_equal
 from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
-from nanogpt.proof.toys import SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
+from nanogpt.proof.toys import Deaf, SelfDraft, TableDraft, WorstDraft, random_draft, toy_target
 from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Completion, Constraints, Past, complete
@@ -105,8 +105,8 @@ def check_constraints(generate: Decoder, n: int = 3, K: int = 2) -> None:
     A grammar, penalties, a bias and min-p; drafts that know nothing of them, as a chain and as a
     tree; the last prompt is read anew on the way. generate: a `constrained_decoder`.
     """
-    target, table = toy_target(3, 8, seed=1), random_draft(3)
-    one_hot = TableDraft([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    target, table = toy_target(3, 8, seed=1), Deaf(random_draft(3))
+    one_hot = Deaf(TableDraft([[0, 1, 0], [0, 0, 1], [1, 0, 0]]))
     runs = [(what, "a random draft", table, [0, 1], n) for what in RULES]
     runs += [("all of them", "a one-hot draft", one_hot, [0, 1], n)]
     runs += [("all of them", "a tree", Grown(table, (2, 1)), [0, 1], n - 1)]

@@ -95,6 +95,14 @@ def random_draft(vocab_size: int, seed: int = 0) -> TableDraft:
     return TableDraft(torch.softmax(logits, dim=-1))
 
 
+class Deaf:
+    """Guesses as a draft does, and is none: no reply makes it obey its constraints."""
+
+    def __init__(self, draft: Draft):
+        self.vocab_size, self.fresh = draft.vocab_size, lambda: Deaf(draft.fresh())
+        self.get_probs, self.draw = draft.get_probs, draft.draw
+
+
 def context_start(index: int, n_prompt: int, block_size: int) -> int:
     """Where the context of token `index` starts: 0, or where the last restart put it."""
     start = 0

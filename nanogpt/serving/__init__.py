@@ -1,1 +1,1 @@
-"""Many texts at once? Batches, a server, and a paged cache."""
+"""Many at once, and what each asks? Batches, a server, a paged cache; constraints."""

@@ -297,7 +297,7 @@ class Reply(ReadText):
         return reply[: len(reply) - held]
 
     def memory(self, draft, new: Callable[[], T]) -> T:
-        """What Text.memory keeps; a Draft is asked under the constraints.
+        """What ReadText.memory keeps; a Draft is asked under the constraints.
 
         What else guesses (heads, EAGLE) does not know of them: exact, with more dead guesses.
         """

@@ -279,7 +279,7 @@ def check_numbers(**numbers: int | None) -> None:
 class Server:
     """Continuous batching: requests come and go, and every pass takes what fits.
 
-    K: how deep a draft with get_probs guesses, by default 4; a Proposer has a depth of its own.
+    K: how deep a `Draft` guesses, by default 4; a Proposer has a depth of its own.
     nodes: the most guesses of a request in a pass: by default K, or for a Proposer what `chunk`
     leaves. policy: chooses them instead, of the number of requests in the pass; of nothing that was
     drafted, or the output is biased. rows (vLLM: max_num_seqs): requests that run at a time. budget

@@ -1,7 +1,7 @@
 """Decoding with trees of guesses: one pass checks them all, and one path is kept.
 
 Everything that is not a plain chain of `speculative_generate` runs in this loop: a draft that reads
-the target's hidden states, one that proposes a tree, a rule that is not accept_reject.
+the target's hidden states, one that proposes a tree.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def my_triple_counts(tokens, V):
     ],
     2: [
         """
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
@@ -87,7 +87,7 @@ class MyCopyDraft:
         return q
 """,
         """
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
@@ -101,7 +101,7 @@ class MyCopyDraft:
         """
 import numpy as np
 
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
@@ -252,7 +252,7 @@ def my_triple_counts(tokens, V):
     2: [
         (  # the first place, not the latest
             """
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
@@ -267,7 +267,7 @@ class MyCopyDraft:
         ),
         (  # the token itself, not the one after it
             """
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
@@ -282,7 +282,7 @@ class MyCopyDraft:
         ),
         (  # no even bet
             """
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
@@ -298,7 +298,7 @@ class MyCopyDraft:
         ),
         (  # every place counts, not the latest alone
             """
-class MyCopyDraft:
+class MyCopyDraft(Draft):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
