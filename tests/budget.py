@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 920,
     "lines of the package": 28852,
-    "lines of the tests": 38527,
+    "lines of the tests": 38526,
     "words of README": 4515,
     "words of the series": 111616,
     "lines of code of the series": 17953,

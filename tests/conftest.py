@@ -101,8 +101,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            long = "tests/test_notebooks_alone.py", "tests/browser/test_jupyterlab.py"
-            alone = nodeid.startswith(long)
+            alone = nodeid.startswith("tests/test_notebooks_alone.py")
             return nodeid if alone else super()._split_scope(nodeid)
 
     return Scheduler(config, log)
