@@ -99,10 +99,7 @@ def check_whole(least: int, **values: int) -> None:
 
 def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size: int) -> None:
     """Raise ValueError unless the prompt is usable and max_new_tokens a whole number from 0."""
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
-        raise ValueError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number from 0")
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 0")
+    check_whole(0, max_new_tokens=max_new_tokens)
     if len(prompt_tokens) == 0:
         raise ValueError("the prompt is empty; give at least one token to start from")
     for i, token in enumerate(prompt_tokens):
@@ -198,7 +195,7 @@ class Text:
 def autoregressive_rounds(
     text: Text, sampling: Sampling = Sampling(), rng: RandomSource | None = None
 ) -> Iterator[Round]:
-    """Write the text to its end, one token a pass; yields each round when its token is there."""
+    """Write the text to its end, one token a pass; yields each round. rng: RandomSource(0) anew."""
     rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()

@@ -9,7 +9,7 @@ arXiv 2408.07978). So the text is token for token that of plain decoding.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nanogpt.generate import Text
 from nanogpt.sampling import RandomSource, Sampling, Uniforms, check_probabilities
-from nanogpt.speculative import CHAIN, Draft, draft_chain
+from nanogpt.speculative import CHAIN, Draft, check_draft, draft_chain
 from nanogpt.trees.loop import TREE, propose_tree
 from nanogpt.trees.tree import Proposer, ReadText, Tree
 
@@ -97,32 +97,24 @@ def accept_same_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tup
         path.append(guessed[0])
 
 
-def draft_same(
-    draft: Draft, text: Text, K: int, sampling: Sampling, rng: SameDice
-) -> tuple[list[int], Tensor]:
-    """What draft_chain returns; the target then draws from the same place on."""
-    start = rng.index
-    drawn = draft_chain(draft, text, K, sampling, rng)
-    rng.index = start
-    return drawn
-
-
-def propose_same(
-    draft: Proposer, text: ReadText, most: int, sampling: Sampling, rng: SameDice
-) -> Tree:
-    """What propose_tree returns; the target then draws from the same place on.
+def at_one_place(step: Callable) -> Callable:
+    """A draft step, of chains or trees, after which the target draws from the same place on.
 
     A draft that draws several nodes for one place (Grown, say) moves on with each, so that most are
     drawn by another place's noise: the text is the same, and fewer are kept than of Favourites.
     """
-    start = rng.index
-    tree = propose_tree(draft, text, most, sampling, rng)
-    rng.index = start
-    return tree
+
+    def drawn(draft, text: Text, K: int, sampling: Sampling, rng: SameDice):
+        start = rng.index
+        guesses = step(draft, text, K, sampling, rng)
+        rng.index = start
+        return guesses
+
+    return drawn
 
 
-SAME = replace(CHAIN, draft=draft_same, accept=accept_same)
-SAME_TREE = replace(TREE, draft=propose_same, accept=accept_same_tree)
+SAME = replace(CHAIN, draft=at_one_place(draft_chain), accept=accept_same)
+SAME_TREE = replace(TREE, draft=at_one_place(propose_tree), accept=accept_same_tree)
 
 
 class Favourites(Proposer):
@@ -140,6 +132,7 @@ class Favourites(Proposer):
             raise ValueError(
                 f"nodes is {nodes} and sharpness {sharpness}; they must be at least 1, and above 0"
             )
+        check_draft(draft)
         self.draft, self.nodes, self.sharpness = draft, nodes, sharpness
         self.vocab_size = draft.vocab_size
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, trim_kv_cache
-from nanogpt.generate import Generation, Round, Text
+from nanogpt.generate import Generation, Round, Text, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 
@@ -38,7 +38,7 @@ class Draft:
     def draw(
         self, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
     ) -> tuple[list[int], Tensor]:
-        """What draft_tokens returns."""
+        """What draft_tokens returns, of K tokens or fewer."""
         return draft_tokens(self, context, K, sampling, rng)
 
 
@@ -122,15 +122,13 @@ def check_vocabulary(vocab_size: int, own: int) -> None:
         )
 
 
-def check_draft(draft: Draft, vocab_size: int, K: int) -> None:
-    """Raise ValueError unless this is a draft for the vocabulary, and K a whole number from 1."""
-    if not hasattr(draft, "draw"):
+def check_draft(draft: Draft) -> None:
+    """Raise ValueError for what has not all that a draft has: yours inherits from Draft."""
+    if isinstance(draft, type) or not hasattr(draft, "draw"):
         raise ValueError(
-            f"the draft is a {type(draft).__name__}; let it inherit nanogpt.speculative.Draft"
+            f"the draft is a {type(draft).__name__}; let its class inherit from "
+            "nanogpt.speculative.Draft"
         )
-    if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-        raise ValueError(f"K is {K!r}; it must be a whole number from 1")
-    check_vocabulary(draft.vocab_size, vocab_size)
 
 
 def draft_chain(
@@ -165,8 +163,10 @@ def speculative_rounds(
     rng: RandomSource | None = None,
     steps: Steps = CHAIN,
 ) -> Iterator[Round]:
-    """Write the text to its end; yields each round when its tokens are there."""
-    check_draft(draft, text.target.config.vocab_size, K)
+    """Write the text to its end; yields each round. Draft and default rng begin anew."""
+    check_whole(1, K=K)
+    check_draft(draft)
+    check_vocabulary(draft.vocab_size, text.target.config.vocab_size)
     own, rng = draft.fresh(), rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()

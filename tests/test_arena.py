@@ -42,6 +42,7 @@ from nanogpt.arena.referee import (
     spread,
 )
 from nanogpt.arena.seal import changed, package_parts, tampered
+from nanogpt.cache import first
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import bigram, ngram
 from nanogpt.drafts.eagle import EagleDraft
@@ -58,6 +59,7 @@ from nanogpt.proof.toys import SelfDraft, random_head, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN as CHAIN_STEPS
 from nanogpt.speculative import speculative_generate
+from nanogpt.targets.fused import PreallocatedCache
 
 V = 7
 
@@ -270,6 +272,13 @@ def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_e
     q = torch.tensor([0.6] + [0.4 / 6] * 6, dtype=torch.float64)
     with pytest.raises(Refused, match="χ² by rank is"):
         check_drawn([(0, i % 7, q.roll(i)) for i in range(700)])
+
+
+def test_a_draw_of_the_object_itself_is_judged_as_one_of_its_class(entered):
+    lies = "lambda context, K, sampling, rng: ([0] * K, self.table[[context[-1], *[0] * K][:K]])"
+    mine = "class Mine(Bigram):\n    def __init__(self, *given):\n"
+    with pytest.raises(Refused, match="draw claims q = "):
+        entered(f"{HEAD}{mine}        super().__init__(*given)\n        self.draw = {lies}\n")
 
 
 def test_a_chain_may_not_write_into_the_context(entered):
@@ -759,6 +768,16 @@ class Mine(Bigram):
 """
     with pytest.raises(Refused, match=says):
         raced(code, pairs=1)
+
+
+def test_who_puts_another_hand_on_a_kind_of_cache_is_seen():
+    before = package_parts()
+    try:
+        first.register(PreallocatedCache, lambda kvs, n: kvs)
+        assert changed(before) == "nanogpt.cache.first of a PreallocatedCache"
+    finally:
+        first.register(PreallocatedCache, PreallocatedCache.kept)
+    assert changed(before) is None
 
 
 def test_guesses_that_change_after_they_were_judged_are_refused(raced):

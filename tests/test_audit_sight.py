@@ -6,7 +6,6 @@ hold those of data/audits.md to that file.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import random
@@ -25,6 +24,7 @@ from nanogpt.drafts import adaptive, ngram, transformer
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.lookup import PromptLookupDraft
+from nanogpt.drafts.protocol import lifted
 from nanogpt.engines import adapters, audit
 from nanogpt.engines.adapters import Engine
 from nanogpt.engines.audit import SETTINGS, Plan, Truth
@@ -341,7 +341,7 @@ def right_modes(target) -> dict:
     bigram = BigramDraftModel(torch.tensor(checkpoint.load()[1].encode(text)), V)
     chain = adapters.one_by_one(speculative_generate)
     blocks = adapters.one_by_one(decoder(accept=accept_blockwise))
-    adapted = functools.partial(batch_generate, step=adaptive.adaptive(adaptive.by_entropy(2.0)))
+    adapted = lifted(table, 4, adaptive.adaptive(adaptive.by_entropy(2.0)))
     top_p, top_k = OTHERS
 
     def mode(K, setting, decode, draft):
@@ -355,7 +355,7 @@ def right_modes(target) -> dict:
     return {
         "server, distilled table": mode(4, T_1, server_decoder(), table),
         "batch, distilled table": mode(4, top_k, batch_generate, table),
-        "batch, adaptive K by entropy": mode(4, top_p, adapted, table),
+        "batch, adaptive K by entropy": mode(4, top_p, batch_generate, adapted),
         "batch, tree, siblings without replacement": mode(
             4, T_1, batch_generate, Grown(table, [2, 1, 1, 1], "without")
         ),

@@ -25,6 +25,7 @@ from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft, WideLookupDraft
 from nanogpt.drafts.ngram import NGramAutomaton, count_ngrams
 from nanogpt.drafts.parallel import BlockDraft, BlockDrafter
+from nanogpt.drafts.protocol import Chain
 from nanogpt.engines import serve
 from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.generate import autoregressive_generate
@@ -36,11 +37,11 @@ from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.toys import random_draft, random_head, toy_target
 from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.constraints import Constraints
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Server
 from nanogpt.speculative import accept_reject, speculative_generate
+from nanogpt.trees.loop import tree_generate
 from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_relaxed, accept_typical
 
 
@@ -92,7 +93,7 @@ OF_PROMPT = (
         ("ROMEO:", 5, f"token 'R' at index 0 {OF_PROMPT}"),
         ([0.0], 5, f"token 0.0 at index 0 {OF_PROMPT}"),
         (torch.tensor([2]), 5, f"token tensor(2) at index 0 {OF_PROMPT}"),
-        ([0], -1, "max_new_tokens is -1; it must be at least 0"),
+        ([0], -1, "max_new_tokens is -1; it must be a whole number from 0"),
         ([0], 2.5, "max_new_tokens is 2.5; it must be a whole number from 0"),
         ([0], True, "max_new_tokens is True; it must be a whole number from 0"),
     ],
@@ -109,9 +110,19 @@ def test_no_tokens_are_no_mistake(decoder):
 
 def test_a_draft_that_inherits_from_nothing():
     bare = SimpleNamespace(vocab_size=3, get_probs=random_draft(3).get_probs)
-    says = "the draft is a SimpleNamespace; let it inherit nanogpt.speculative.Draft"
-    assert refusal(lambda: speculative_generate(NoPass(), bare, [0], 5)) == says
-    assert refusal(lambda: batch_generate(NoPass(), bare, [[0]], 5)) == says
+    says = "the draft is a SimpleNamespace; let its class inherit from nanogpt.speculative.Draft"
+    for use, *more in (Chain, 0), (Grown, [2]), (BestFirst, 4), (Favourites, 4), (SoftTable, 0):
+        assert refusal(lambda use=use, more=more: use(bare, *more)) == says
+    for draft, said in (bare, says), (SimpleNamespace, says.replace("SimpleNamespace", "type")):
+        assert refusal(lambda draft=draft: speculative_generate(NoPass(), draft, [0], 5)) == said
+        assert refusal(lambda draft=draft: CommonDraft(draft, [0])) == said
+
+
+def test_a_draft_in_the_loop_of_trees():
+    assert refusal(lambda: tree_generate(toy_target(3, 8), random_draft(3), [0], 5)) == (
+        "the draft is a TableDraft and proposes no tree; `lifted`, of nanogpt.drafts.protocol, "
+        "makes its chains trees"
+    )
 
 
 def test_vocabularies():

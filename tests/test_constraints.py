@@ -13,6 +13,7 @@ from nanogpt.drafts import ngram
 from nanogpt.drafts.adaptive import adaptive, by_entropy
 from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.protocol import lifted
 from nanogpt.drafts.shipped import BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.generate import Round
 from nanogpt.measure.clock import prompts_of
@@ -269,8 +270,8 @@ def test_so_has_one_whose_draft_stops_by_its_own_q_or_works_ahead():
 
     def stopping(rng):
         asked = [[2, 0]], N, 3, sampling, [rng]
-        step = adaptive(by_entropy(0.9))
-        [made] = batch_generate(TOY, Kept(1), *asked, step=step, constraints=rules)
+        guesses = lifted(Kept(1), 3, adaptive(by_entropy(0.9)))
+        [made] = batch_generate(TOY, guesses, *asked, constraints=rules)
         return tuple(made.tokens)
 
     def ahead(rng):

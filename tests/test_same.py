@@ -49,6 +49,7 @@ from nanogpt.same import (
     SameDice,
     accept_same,
     accept_same_tree,
+    at_one_place,
     noise,
     scores,
 )
@@ -84,14 +85,6 @@ def dice(seed, prompt):
     return SameDice(seed, len(prompt))
 
 
-def draft_same_while(draft, text, K, sampling, rng):
-    """draft_same, its length chosen by a policy."""
-    start = rng.index
-    drawn = adaptive(by_entropy(1.0))(draft, text, K, sampling, rng)
-    rng.index = start
-    return drawn
-
-
 def decoders(target, prompt, K):
     """{name: decode(prompt, n, sampling, rng, stop)}: chains, trees and lists, drawn and not."""
     V, n_prompt = target.config.vocab_size, min(len(prompt), target.config.block_size)
@@ -122,7 +115,8 @@ def decoders(target, prompt, K):
         )
 
     found = {name: chain(draft) for name, draft in chains.items()}
-    found["adaptive"] = chain(table, replace(SAME, draft=draft_same_while))
+    policy = at_one_place(adaptive(by_entropy(1.0)))
+    found["adaptive"] = chain(table, replace(SAME, draft=policy))
     return found | {name: tree(draft) for name, draft in trees.items()}
 
 
@@ -709,4 +703,4 @@ def test_what_is_wrong_is_said_in_a_line(make, says):
 
 def test_the_same_dice_are_the_loops_of_chapters_07_and_16_with_two_other_steps():
     assert (SAME.verify, SAME.trim) == (CHAIN.verify, CHAIN.trim)
-    assert SAME.draft is same.draft_same and SAME.accept is accept_same
+    assert SAME.accept is accept_same

@@ -13,7 +13,7 @@ from nanogpt.drafts.adaptive import adaptive, by_entropy
 from nanogpt.drafts.eagle import EagleDraft, EagleTree
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
-from nanogpt.drafts.protocol import Chain
+from nanogpt.drafts.protocol import Chain, lifted
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure import bench
@@ -31,7 +31,7 @@ from nanogpt.serving.batch import (
     rows,
     verify_batch,
 )
-from nanogpt.speculative import CHAIN, draft_chain, speculative_generate
+from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.targets.fused import TARGETS
 from nanogpt.trees.loop import propose_tree, tree_generate, verify_tree
 from nanogpt.trees.tree import Proposer, ReadText, Tree, keep_path, tree_mask
@@ -257,10 +257,9 @@ def test_a_draft_with_a_cache_of_its_own_is_right_shared_and_not(form):
 
 def test_a_policy_chooses_a_rows_k():
     target, draft, prompts = toy_target(V, WINDOW), random_draft(V), [[0, 1], [2]]
-    made = batch_generate(
-        target, draft, prompts, 12, 3, step=[adaptive(by_entropy(2.0)), draft_chain]
-    )
-    steps = replace(CHAIN, draft=adaptive(by_entropy(2.0)))
+    step = adaptive(by_entropy(2.0))
+    made = batch_generate(target, [lifted(draft, 3, step), draft], prompts, 12, 3)
+    steps = replace(CHAIN, draft=step)
     how = {"steps": steps, "rng": RandomSource(0)}
     same(made[0], speculative_generate(target, draft, [0, 1], 12, **how))
     same(made[1], alone(target, draft, [2], 12, 3, Sampling(), 1, None))

@@ -50,6 +50,9 @@ def with_code(name: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, types.FunctionType):
         yield f"{name}.__code__", value.__code__
         yield f"{name}.__defaults__", value.__defaults__
+        if hasattr(value, "registry"):  # singledispatch: what it does with each kind
+            for kind in (tuple, type(None), *value.registry):
+                yield f"{name} of a {kind.__name__}", value.dispatch(kind)
 
 
 def changed(before: Parts) -> str | None:

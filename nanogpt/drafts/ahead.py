@@ -341,7 +341,7 @@ class Drafter:
             raise ValueError(f"C is {C}; it must be above 0 and at most 1")
         self.K, self.C, self.vocab_size = K, C, draft.vocab_size
         self.fans = [min(fan, self.vocab_size) for fan in fans]  # there are no more tokens
-        model = hasattr(draft, "model")
+        model = getattr(draft, "model", None) is not None
         self.tree = BranchingModel(draft, K) if model else Branching(draft)
         self.question: Question | None = None  # the last one
         self.given: Rollout | None = None  # the guesses that were handed out, and may come true

@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 
 from nanogpt.generate import check_whole
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Draft
+from nanogpt.speculative import Draft, check_draft
 from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 Sure = Callable[[Tensor], float]  # of q (V,): how likely a guess from it is kept
@@ -106,6 +106,7 @@ class BestFirst(Growing):
     """The most promising guesses of a `Draft`."""
 
     def __init__(self, draft: Draft, nodes: int, sure: Sure | None = None):
+        check_draft(draft)
         super().__init__(draft.vocab_size, nodes, sure)
         self.draft = draft
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Draft
+from nanogpt.speculative import Draft, check_draft
 from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 
@@ -29,6 +29,7 @@ class Grown(Proposer):
             raise ValueError(f"siblings is {siblings!r}; use 'with', 'without' or 'fixed'")
         if not widths or any(not isinstance(w, int) or w < 1 for w in widths):
             raise ValueError(f"widths is {widths!r}; it takes a whole number from 1 per depth")
+        check_draft(draft)
         self.draft, self.widths, self.siblings = draft, widths, siblings
         self.vocab_size = draft.vocab_size
 

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nanogpt.generate import Round
+from nanogpt.generate import Round, check_whole
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.speculative import Draft, draft_tokens
+from nanogpt.speculative import Draft, check_draft
 from nanogpt.trees.tree import Proposer, ReadText, Tree, TreeRound
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -64,6 +64,7 @@ class SoftTable(Student):
                 f"first, order and prior are {first}, {order} and {prior}; it takes "
                 "0 <= first <= order and prior > 0"
             )
+        check_draft(base)
         self.base, self.vocab_size = base, base.vocab_size
         self.first, self.order, self.prior = first, order, prior
         self.sums: dict[tuple[int, ...], np.ndarray] = {}
@@ -244,8 +245,7 @@ class LearningDraft(Proposer):
     """
 
     def __init__(self, student: Student, K: int = 4, shared: bool = False):
-        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-            raise ValueError(f"K is {K!r}; it must be a whole number from 1")
+        check_whole(1, K=K)
         self.student, self.K, self.shared = student, K, shared
         self.vocab_size = student.vocab_size
 
@@ -258,7 +258,7 @@ class LearningDraft(Proposer):
         """A chain of at most `most` tokens, q (N, V)."""
         own = text.memory(self, lambda: self.pupil(text))
         own.study(text, sampling)
-        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)
+        drawn = own.reader.draw(text.tokens, min(self.K, most), sampling, rng)
         return Tree.chain(*drawn)
 
 
@@ -271,6 +271,7 @@ class CommonDraft(Draft):
     """
 
     def __init__(self, draft: Draft, kept: Sequence[int]):
+        check_draft(draft)
         V = draft.vocab_size
         once = len({*kept}) == len(kept) > 0
         if not once or not all(0 <= x < V for x in kept):

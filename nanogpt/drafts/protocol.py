@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nanogpt.generate import check_whole
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import Draft, check_draft, draft_chain
 from nanogpt.trees.tree import Proposer, ReadText, Tree
@@ -21,12 +22,14 @@ from nanogpt.trees.tree import Proposer, ReadText, Tree
 class Chain(Proposer):
     """A draft as a proposer: a chain of K tokens, or of as many as its step draws.
 
-    step: what draws it, as in Steps (`adaptive` of a policy, say).
+    step: what draws it, as in Steps. `adaptive` of a policy heeds no K: it draws as many as the
+    text has room for, and what is beyond `most` goes unread.
     Raises ValueError for what is no draft, or K < 0.
     """
 
     def __init__(self, draft: Draft, K: int = 4, step: Callable = draft_chain):
-        check_draft(draft, draft.vocab_size, K or 1)  # 0: it guesses nothing
+        check_whole(0, K=K)  # 0: no guesses
+        check_draft(draft)
         self.draft, self.K, self.step = draft, K, step
         self.vocab_size = draft.vocab_size
 
@@ -34,7 +37,7 @@ class Chain(Proposer):
         """A chain of at most `most` tokens, q (N, V)."""
         own = text.memory(self, self.draft.fresh)
         tokens, q = self.step(own, text, min(self.K, most), sampling, rng)
-        return Tree.chain(tokens[:most], q[:most])
+        return Tree.chain(tokens[:most], q[:most])  # cut by place: exact
 
 
 def lifted(draft: Draft | Proposer, K: int = 4, step: Callable = draft_chain) -> Proposer:

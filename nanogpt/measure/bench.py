@@ -635,7 +635,7 @@ def main(arguments: list[str] | None = None) -> None:
     many = prompts_of(held_out, BLOCK_TEXTS)
     for name, draft in drafts.items():
         Ks = sorted({s.K for s in settings if s.rule == "block" and s.draft == name})
-        if Ks and isinstance(draft, ngram.NGramAutomaton):
+        if Ks and type(draft).draw is not Draft.draw:  # a whole chain in one go
             print(f"{name}: a block brings, no coin tossed, on average", end=" ")
             expected = expected_blocks(targets["fused"], draft, many, Ks)
             said = (f"{x:.2f} ± {e:.2f} tokens at K = {K}" for K, (x, e) in expected.items())

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nanogpt.cache import CacheObject, cache_length, first
+from nanogpt.cache import CacheObject, cache_length
 from nanogpt.generate import Round
 from nanogpt.measure.bench import batch_times
 from nanogpt.measure.clock import clock
@@ -404,7 +404,6 @@ class Entries(CacheObject):
 
 
 cache_length.register(Entries, attrgetter("length"))
-first.register(Entries, Entries.kept)
 
 
 class Told(Draft):

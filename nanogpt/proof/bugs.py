@@ -387,7 +387,7 @@ BUGS = [
         "        emitted.append(guess)\n"
         "        rng.index += 1  # the next place\n",
         "same", "vllm-project/vllm#47386, #54282", decoder="same", also=(
-            ("import CHAIN, Draft, draft_chain\n", "import CHAIN, Draft, draft_chain, residual\n"),
+            ("import CHAIN, Draft, check_draft", "import CHAIN, residual, Draft, check_draft"),
         )),
     Bug(69, "the index stays where it is: one noise for all places of a text", "biased", "same",
         "        self.index += 1\n", "",
@@ -460,9 +460,9 @@ BUGS = [
     Bug(79, "the draft learns between a draw and its verdict, and q is asked for anew", "biased",
         "drafts/learning",
         "        own.study(text, sampling)\n"
-        "        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)\n"
+        "        drawn = own.reader.draw(text.tokens, min(self.K, most), sampling, rng)\n"
         "        return Tree.chain(*drawn)\n",
-        "        drawn = draft_tokens(own.reader, text.tokens, min(self.K, most), sampling, rng)\n"
+        "        drawn = own.reader.draw(text.tokens, min(self.K, most), sampling, rng)\n"
         "        own.study(text, sampling)  # while the pass is under way\n"
         "        tokens, q = drawn[0], torch.zeros_like(drawn[1])\n"
         "        for n in range(len(tokens)):\n"

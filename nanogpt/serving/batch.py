@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel, side_by_side
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Constraints, Reply, RowSampling, for_pass
-from nanogpt.speculative import Draft, Steps, check_vocabulary, draft_chain
+from nanogpt.speculative import Draft, Steps, check_vocabulary
 from nanogpt.trees.loop import TREE, check_target, commit, with_unread
 from nanogpt.trees.tree import Proposer, ReadText, Tree, tree_mask
 
@@ -158,7 +158,6 @@ def batch_generate(
     samplings: Sampling | Sequence[Sampling] = Sampling(),
     rngs: Sequence[RandomSource] | None = None,
     stop_token: int | Sequence[int | None] | None = None,
-    step: Callable | Sequence[Callable] = draft_chain,
     constraints: Constraints | Sequence[Constraints] = Constraints(),
     steps: Steps | Sequence[Steps] = TREE,
 ) -> list[Generation]:
@@ -167,8 +166,8 @@ def batch_generate(
     rngs is a list, by default RandomSource(0), RandomSource(1), …; of all other arguments, one is
     for all rows, or a list has one for each. A finished row leaves the batch. Each row is what it
     is alone: in speculative_generate, or in tree_generate for a Proposer, which has a depth of its
-    own. step: what draws a row's chain (`adaptive` of a policy, say); steps: how a row drafts,
-    accepts and trims. Returns the generations in the order of the prompts.
+    own (`lifted`, by a policy say). steps: how a row drafts, accepts and trims. Returns the
+    generations in the order of the prompts.
     Raises ValueError for a list of the wrong length, and as speculative_generate does.
     """
     if any(isinstance(prompt, int) for prompt in prompts):
@@ -177,14 +176,14 @@ def batch_generate(
     rngs = [RandomSource(b) for b in range(B)] if rngs is None else rngs
     if not isinstance(rngs, (list, tuple)):
         raise ValueError("give rngs as a list, one random source for each row")
-    drafts, Ks, draws, samplings = (one_each(x, B) for x in (draft, K, step, samplings))
+    drafts, Ks, samplings = (one_each(x, B) for x in (draft, K, samplings))
     lengths, stops = one_each(max_new_tokens, B), one_each(stop_token, B)
     rngs = one_each(rngs, B)
     asked, steps, seats = one_each(constraints, B), one_each(steps, B), []
     for b, prompt in enumerate(prompts):
         text = Reply(target, prompt, lengths[b], stops[b], asked[b])
         check_whole(1, K=Ks[b])
-        proposer = lifted(drafts[b], Ks[b], draws[b])
+        proposer = lifted(drafts[b], Ks[b])
         check_vocabulary(proposer.vocab_size, target.config.vocab_size)
         seats.append(Seat(text, proposer, samplings[b], rngs[b], steps[b]))
         check_target(proposer, target)

@@ -57,8 +57,8 @@ def budget_generate(
 
     The other arguments are batch_generate's. Raises ValueError as it does.
     """
-    check_vocabulary(draft.vocab_size, target.config.vocab_size)
     check_target(draft, target)
+    check_vocabulary(draft.vocab_size, target.config.vocab_size)
     if any(isinstance(prompt, int) for prompt in prompts):
         raise ValueError("prompts are lists of tokens; write [prompt] for one")
     if not isinstance(rngs, (list, tuple, type(None))):

@@ -21,7 +21,12 @@ from nanogpt.trees.tree import Proposer, ReadText, Tree, TreeRound, keep_path, t
 
 
 def check_target(draft: Proposer, target: GPTLanguageModel) -> None:
-    """Raise ValueError if the draft goes on from the passes of another target."""
+    """Raise ValueError for what is no proposer, or one that guesses for another target."""
+    if not hasattr(draft, "propose"):
+        raise ValueError(
+            f"the draft is a {type(draft).__name__} and proposes no tree; `lifted`, of "
+            "nanogpt.drafts.protocol, makes its chains trees"
+        )
     if draft.target is not None and draft.target.blocks is not target.blocks:
         raise ValueError("the draft guesses for a target of its own; decode with draft.target")
 
@@ -117,8 +122,8 @@ def tree_rounds(
     On a text that another loop has begun, a draft that looks at hidden states has none before the
     next restart, and does not guess.
     """
-    check_vocabulary(draft.vocab_size, text.target.config.vocab_size)
     check_target(draft, text.target)
+    check_vocabulary(draft.vocab_size, text.target.config.vocab_size)
     rng = rng or RandomSource(0)
     while not text.done:
         text.restart_if_full()
