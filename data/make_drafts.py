@@ -37,6 +37,7 @@ from nanogpt.data import (
     train_val_split,
 )
 from nanogpt.drafts import adaptive, eagle, itself, ngram, pairs, parallel, transformer
+from nanogpt.drafts.parallel import hidden_states
 from nanogpt.generate import prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource
@@ -233,7 +234,7 @@ def make_medusa(target, tokenizer, path=parallel.MEDUSA, steps=STEPS, n_heads=4)
         for part in train_val_split(torch.tensor(tokenizer.encode(text)))
     )
     with torch.no_grad():
-        hidden = torch.cat([target.trunk(some)[0] for some in windows.split(64)])
+        hidden = torch.cat([hidden_states(target, some) for some in windows.split(64)])
     heads = parallel.MedusaHeads.on(target, n_heads)
 
     def loss_of(generator):
@@ -367,7 +368,7 @@ def make_ablation(target, tokenizer, steps: int = 400, batch_size: int = 8) -> N
 @torch.no_grad()
 def accuracies_on(target, heads, windows: torch.Tensor) -> list[list[float]]:
     """How often each head's guesses of each rank are right on windows (B, T)."""
-    logits = torch.cat([heads(target.trunk(some)[0]) for some in windows.split(64)])
+    logits = torch.cat([heads(hidden_states(target, some)) for some in windows.split(64)])
     return [[round(a, 4) for a in row] for row in parallel.accuracies(logits, windows)]
 
 
@@ -381,7 +382,7 @@ def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
     both = torch.nn.ModuleList([target, heads := parallel.load().requires_grad_(True)])
 
     def joint_loss(x, y, generator):
-        hidden, _ = target.trunk(x)
+        hidden = hidden_states(target, x)
         own = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
         return own + 0.2 * parallel.medusa_loss(heads(hidden), x)
 
@@ -527,14 +528,14 @@ def fresh_layer(trunk, corpus, steps: int, seed: int, own: bool) -> tuple[float,
     fast = FusedLanguageModel(trunk.requires_grad_(False))
 
     def loss(x, y, generator):
-        return eagle.mtp_loss(layer, fast.trunk(x)[0], torch.cat([x, y[:, -1:]], dim=1))
+        return eagle.mtp_loss(layer, hidden_states(fast, x), torch.cat([x, y[:, -1:]], dim=1))
 
     batches, optimizer = on_windows(loss, data, fast, 8), make_optimizer(learns)
     run(f"fresh, seed {seed}", learns, optimizer, batches, steps, seed=seed)
     found = []
     with torch.no_grad():
         for x in unseen.unfold(0, trunk.config.block_size, trunk.config.block_size).split(64):
-            hidden, _ = fast.trunk(x)
+            hidden = hidden_states(fast, x)
             p = torch.softmax(fast.lm_head(hidden[:, 1:-1]), dim=-1)
             said = layer.logits(layer(hidden[:, :-2], x[:, 1:-1])[0])
             nats = F.cross_entropy(said.transpose(1, 2), x[:, 2:], reduction="none")

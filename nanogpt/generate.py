@@ -3,8 +3,7 @@
 Two rules hold for every decoder of the package, and `Text` keeps both. The cache is behind by
 whatever has not been read yet: at least the current token, at the start the whole prompt. All of it
 enters with the next pass. And when the context has filled the window, it restarts with half a
-window, so text can be of any length, and where a context starts never depends on how many passes
-were made.
+window, wherever that falls in a round: where a context starts never depends on the passes made.
 """
 
 from __future__ import annotations
@@ -54,19 +53,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Generation:
-    """The new tokens, and the trace they came from.
-
-    rounds: one per target pass that returned tokens; prefills: the passes that only filled the
-    cache, for a draft that looks at it before it guesses.
-    """
+    """The new tokens, and the trace they came from: one round per target pass."""
 
     tokens: list[int]
     rounds: list[Round]
-    prefills: int = 0
 
     @property
     def target_passes(self) -> int:
-        """Target passes that returned tokens: one per round."""
+        """How many rounds there were."""
         return len(self.rounds)
 
     @property
@@ -112,10 +106,7 @@ def check_request(prompt_tokens: Sequence[int], max_new_tokens: int, vocab_size:
 
 @torch.no_grad()
 def prefill(target: GPTLanguageModel, tokens: Sequence[int] | Tensor) -> KVCache | None:
-    """The cache of `tokens` at positions 0, 1, …: one pass. None for no tokens.
-
-    One text, or (B, T) tokens of several side by side. Raises ValueError past the window.
-    """
+    """The cache of tokens (T,) or (B, T); None for none. Raises ValueError past the window."""
     idx = torch.atleast_2d(torch.as_tensor(tokens, device=target.device))  # (B, T)
     return target(idx)[2] if idx.numel() else None
 
@@ -124,8 +115,7 @@ class Text:
     """One text that is being written: its tokens, the cache, and the rounds so far.
 
     tokens: the last block_size tokens of the prompt, then all new ones; the last is the current
-    one. start: where in them the context begins. past_kvs: the cache of the context, as far as it
-    has been read.
+    one. start: where in them the context begins. past_kvs: the cache of what has been read of it.
     Raises ValueError for a bad prompt or max_new_tokens.
     """
 
@@ -215,10 +205,9 @@ def autoregressive_generate(
     rng: RandomSource | None = None,
     stop_token: int | None = None,
 ) -> Generation:
-    """The target's own continuation of the prompt, one token per pass.
+    """The target's own continuation of the prompt, one token per pass. rng: RandomSource(0) anew.
 
-    Returns max_new_tokens tokens, or fewer if they end with `stop_token`. Only the last block_size
-    tokens of the prompt are read. `rng` defaults to RandomSource(0).
+    Returns max_new_tokens tokens, or fewer if they end with `stop_token`.
     Raises ValueError for an empty prompt, a token outside the vocabulary, or max_new_tokens < 0.
     """
     text = Text(target, prompt_tokens, max_new_tokens, stop_token)

@@ -9,9 +9,7 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +22,7 @@ from nanogpt.cache import KV, KVCache, cache_length
 class GPTConfig:
     """The shape of a model; the defaults are the shipped target's (215,808 parameters).
 
-    Raises ValueError if a size is below 1, `n_embd` is no multiple of `n_head`, or `dropout` is
-    outside [0, 1).
+    Raises ValueError for a size below 1, n_embd no multiple of n_head, dropout outside [0, 1).
     """
 
     vocab_size: int = 65
@@ -51,19 +48,6 @@ class GPTConfig:
 def causal_mask(T: int, P: int = 0, device: torch.device | None = None) -> Tensor:
     """(T, P+T) bool, True where row i (position P+i) may attend to column j: j <= P + i."""
     return torch.ones(T, P + T, dtype=torch.bool, device=device).tril(diagonal=P)
-
-
-def side_by_side(streams: Sequence[Tensor], layers: Sequence[int]) -> Tensor:
-    """The streams (..., C) after these blocks, from 1, one beside the other: (..., n C)."""
-    return torch.cat([streams[layer - 1] for layer in layers], dim=-1)
-
-
-class Begun(NamedTuple):
-    """What `GPTLanguageModel.states` has worked out for the first m tokens of a pass."""
-
-    depth: int  # how many blocks they have been through
-    stream: Tensor  # (B, m, C), after those
-    past_kvs: KVCache  # of those: P+m tokens
 
 
 class Head(nn.Module):
@@ -149,12 +133,9 @@ class Block(nn.Module):
 
 
 class GPTLanguageModel(nn.Module):
-    """A decoder-only transformer over tokens, laid out like GPT-2.
+    """A decoder-only transformer over tokens, laid out like GPT-2; it keeps no state between calls.
 
     It differs in ReLU for GELU, an untied `lm_head`, and no biases on query, key and value.
-
-    The model keeps no state between calls: same inputs, same outputs, in train and in eval mode
-    (at dropout 0).
     """
 
     def __init__(self, config: GPTConfig):
@@ -199,8 +180,7 @@ class GPTLanguageModel(nn.Module):
     def embed(self, idx, pos, past_kvs, attn_mask) -> tuple[Tensor, Tensor]:
         """The residual stream before the blocks (B, T, C), and the bias that all their heads add.
 
-        The bias is (T, P+T) or (B, T, P+T): 0 where a row may attend, -inf where it may not.
-        Arguments and errors are those of `trunk`.
+        The bias is (T, P+T) or (B, T, P+T), -inf where a row may not attend. Errors: `states`'s.
         """
         T, P = idx.shape[1], cache_length(past_kvs)
         pos = self.positions(idx, P, pos)
@@ -212,28 +192,6 @@ class GPTLanguageModel(nn.Module):
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
         return x, attn_bias
 
-    def trunk(
-        self,
-        idx: Tensor,
-        pos: Tensor | None = None,
-        past_kvs: KVCache | None = None,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, KVCache]:
-        """idx (B, T) int64 -> the hidden states before `lm_head` (B, T, C), and the new cache.
-
-        `pos` (T,) or (B, T) are the positions, by default P … P+T-1. `past_kvs[layer][head]` is
-        (k, v), each (B, P, hs), or None for P = 0; the new cache has the same form with length
-        P+T. `attn_mask` (T, P+T) or (B, T, P+T) bool, True = may attend; causal by default.
-        Raises ValueError past the window.
-        """
-        x, attn_bias = self.embed(idx, pos, past_kvs, attn_mask)
-        past_kvs = past_kvs or [None] * len(self.blocks)
-        new_kvs = []
-        for block, past_heads in zip(self.blocks, past_kvs, strict=True):
-            x, new_heads = block(x, attn_bias, past_heads)
-            new_kvs.append(new_heads)
-        return self.ln_f(x), tuple(new_kvs)
-
     def states(
         self,
         idx: Tensor,
@@ -241,26 +199,17 @@ class GPTLanguageModel(nn.Module):
         past_kvs: KVCache | None = None,
         attn_mask: Tensor | None = None,
         depth: int | None = None,
-        begun: Begun | None = None,
     ) -> tuple[list[Tensor], KVCache]:
-        """The residual stream after each of the first `depth` blocks, and the cache.
+        """idx (B, T) int64 -> the residual stream (B, T, C) after each block, and the new cache.
 
-        All blocks by default. A stream is (B, T, C); `ln_f` of the last is the trunk's hidden
-        state. The cache is of these blocks; of a longer `past_kvs`, the first are read. `begun`: of
-        the first m tokens of idx, what an earlier call returned; its blocks do not see those tokens
-        again, and the streams below the last of them are None. Other arguments and errors are those
-        of `trunk`.
+        `pos` (T,) or (B, T) are the positions, by default P … P+T-1. `past_kvs[layer][head]` is
+        (k, v), each (B, P, hs), or None for P = 0; the new cache has the same form with length
+        P+T. `attn_mask` (T, P+T) or (B, T, P+T) bool, True = may attend; causal by default.
+        `depth`: stop after so many blocks. Raises ValueError past the window.
         """
         x, attn_bias = self.embed(idx, pos, past_kvs, attn_mask)
-        E, stream, lower = begun or Begun(0, x[:, :0], ())
-        m = stream.shape[1]
-        new_kvs, x = [], x[:, m:]
-        for block, past_heads in zip(self.blocks[:E], lower, strict=True):
-            x, new_heads = block(x, attn_bias[..., m:, :], past_heads)
-            new_kvs.append(new_heads)
-        x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
-        streams = [None] * (E - 1) + [x] if E else []
-        for layer, block in enumerate(self.blocks[E:depth], start=E):
+        streams, new_kvs = [], []
+        for layer, block in enumerate(self.blocks[:depth]):
             x, new_heads = block(x, attn_bias, past_kvs and past_kvs[layer])
             streams.append(x)
             new_kvs.append(new_heads)
@@ -276,10 +225,10 @@ class GPTLanguageModel(nn.Module):
     ) -> tuple[Tensor, Tensor | None, KVCache]:
         """idx, targets (B, T) -> logits (B, T, V), mean cross-entropy in nats or None, new cache.
 
-        `pos`, `past_kvs` and `attn_mask` are those of `trunk`, and so are the errors.
+        `pos`, `past_kvs` and `attn_mask` are those of `states`, and so are the errors.
         """
-        hidden, new_kvs = self.trunk(idx, pos, past_kvs, attn_mask)
-        logits = self.lm_head(hidden)
+        streams, new_kvs = self.states(idx, pos, past_kvs, attn_mask)
+        logits = self.lm_head(self.ln_f(streams[-1]))
         loss = None
         if targets is not None:
             loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -100,9 +100,8 @@ class Uniforms:
 class RandomSource:
     """The only randomness of the package: a seeded stream of uniform numbers.
 
-    Each call takes one float64 uniform u in [0, 1) from NumPy's PCG64, so that the same seed and
-    the same probabilities give the same choices on every machine. `uniforms`, if given, takes the
-    place of PCG64: an object whose random() returns the next u.
+    Each call takes one float64 uniform u in [0, 1) from NumPy's PCG64: the same seed and the same
+    probabilities give the same choices everywhere. uniforms: in its place, what has `random()`.
     Raises ValueError if the seed is no whole number from 0.
     """
 

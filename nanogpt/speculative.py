@@ -104,10 +104,7 @@ def accept_reject(
 
 
 def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """max(0, p - q) normalised, (V,): p's excess over q.
-
-    p itself where p and q differ by no more than rounding, so that nothing is left.
-    """
+    """p's excess over q, max(0, p - q) normalised, (V,); p itself where rounding leaves none."""
     excess = (p - q).clip(0)
     total = excess.sum()
     return excess / total if total > 0 else p
@@ -194,9 +191,8 @@ def speculative_generate(
 ) -> Generation:
     """The target's continuation of the prompt, with several tokens a pass where the draft is good.
 
-    Tokens, stop token, window and `rng` are as in autoregressive_generate, and so is the
-    distribution of the output, for any draft and K, the number of tokens to draft a round. `steps`:
-    the four functions that make a round.
+    All else is as in autoregressive_generate, and so is the distribution of the output, for any
+    draft and K, the most tokens to draft a round. steps: the four functions that make a round.
     Raises ValueError for a bad request, K < 1, no draft, or one with another vocabulary.
     """
     text = Text(target, prompt_tokens, max_new_tokens, stop_token)

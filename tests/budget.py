@@ -13,7 +13,7 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
-    "lines of chapter 07's five files": 917,
+    "lines of chapter 07's five files": 850,
     "lines of the package": 28854,
     "lines of the tests": 38547,
     "words of README": 4515,

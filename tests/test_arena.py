@@ -749,7 +749,7 @@ def test_a_draft_that_computes_the_targets_own_p_is_right_if_slow(raced):
 
 LATE = {  # what happens in get_probs, in the race
     "weights": ("its.ln_f.bias.data += 1e-9", "it changes the target's weights; copy.deepcopy"),
-    "function": ("its.trunk = its.trunk", r"what the target computes \(its `trunk`\)"),
+    "function": ("its.states = its.states", r"what the target computes \(its `states`\)"),
     "rule": ("bench.RULES['token'] = lenient", rf"{ELSE}.RULES\['token'\]; leave"),
     "result": ("bench.Pair.speed_up = 99", f"{ELSE}.Pair.speed_up; leave the package as it is"),
 }

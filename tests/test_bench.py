@@ -130,7 +130,6 @@ MADE = Generation(
         Round([1, 2], torch.empty(0), torch.empty(0), [1, 2, 3], 0),
         Round([4, 4], torch.empty(0), torch.empty(0), [4, 5], 3),
     ],
-    1,
 )
 SHARES = {"prefill": 0.1, "target": 0.6, "draft": 0.1, "accept": 0.05, "cache": 0.05}
 
@@ -158,7 +157,7 @@ def test_a_row_shows_the_pairs_all_texts_together_and_the_equations_prediction()
 
 
 def test_a_draft_that_never_guesses_has_a_row_too():
-    made = Generation([1], [TreeRound([], torch.empty(0), torch.empty(0), [1], 0, [], [])], 1)
+    made = Generation([1], [TreeRound([], torch.empty(0), torch.empty(0), [1], 0, [], [])])
     row = summary(Setting("fused", "mine", None, 1.0), [Pair(1.0, 1.0, 0.7, SHARES, made)])
     assert row.drafted == 0 and row.predicted is None and math.isnan(row.guess_seconds)
 
@@ -182,7 +181,7 @@ def test_a_timed_target_is_the_same_target():
         speculative_generate(t, draft, [0], 20, 2, rng=RandomSource(1)) for t in (target, timed)
     ]
     assert same[0].tokens == same[1].tokens and timed.spent > 0
-    assert timed.passes == same[1].target_passes + same[1].prefills
+    assert timed.passes == same[1].target_passes
 
 
 def test_a_pair_is_measured_on_the_same_text():
@@ -241,7 +240,7 @@ def test_prompts_are_spread_over_the_text():
 def test_tokens_per_pass_are_pooled_in_a_row():
     """The median of 100 / passes can only be 100/9, 100/10, …: it hides a gain of a tenth."""
     rounds = [Round([1], torch.empty(0), torch.empty(0), [1], 0)] * 12
-    texts = [Generation([0] * 100, rounds[:n], 0) for n in (10, 10, 12, 10, 9)]
+    texts = [Generation([0] * 100, rounds[:n]) for n in (10, 10, 12, 10, 9)]
     row = summary(Setting("fused", "mine", 1, 1.0), [Pair(1, 1, 0.7, SHARES, g) for g in texts])
     assert row.tokens_per_pass == pytest.approx(500 / 51) and 0.2 < row.error < 0.6
 
@@ -404,7 +403,7 @@ def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(quick, capsy
 
 def test_tokens_a_pass_are_pooled_with_the_error_of_a_ratio():
     def text(tokens, passes):
-        return Generation([0] * tokens, [None] * passes, 0)
+        return Generation([0] * tokens, [None] * passes)
 
     ratio, error = bench.pooled([text(10, 5), text(12, 4), text(8, 3)])
     assert ratio == 30 / 12  # not the mean of 2, 3 and 2.67

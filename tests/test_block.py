@@ -9,7 +9,6 @@ from nanogpt.data import get_batch
 from nanogpt.drafts import parallel
 from nanogpt.drafts.parallel import BlockDraft, BlockDrafter, block_loss, guess_blocks
 from nanogpt.generate import autoregressive_generate
-from nanogpt.model import side_by_side
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, toy_target
@@ -17,7 +16,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS
 from nanogpt.train import make_optimizer, train
 from nanogpt.trees.loop import tree_generate
-from nanogpt.trees.tree import Tree
+from nanogpt.trees.tree import Tree, side_by_side
 
 SAMPLINGS = {
     "T 1": Sampling(),

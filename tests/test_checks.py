@@ -341,7 +341,7 @@ def test_the_band_of_an_acceptance_is_four_standard_errors(check):
     def made(accepted):
         def generate(target, draft, *_):
             rounds = sure if isinstance(draft, SelfDraft) else rounds_with(accepted, 400)
-            return Generation([0], rounds, 0)
+            return Generation([0], rounds)
 
         return generate
 
@@ -358,7 +358,7 @@ def test_the_band_of_the_shipped_heads_alpha_is_four_standard_errors():
 
     def made(sigmas):
         accepted = round(n * alpha + sigmas * sigma)
-        return lambda *_: Generation([0], rounds_with(accepted, n), 0)
+        return lambda *_: Generation([0], rounds_with(accepted, n))
 
     for fine in (-3.8, 0, 3.8):
         check_pinned_alpha(made(fine))
@@ -373,7 +373,7 @@ def test_the_record_of_a_tree_is_a_path_of_it():
         wrong = TreeRound(
             [1, 2, 1], rows[:3], rows, [1, 1, 5][-len(path) - 1 :], 1, [-1, -1, 1], path
         )
-        refuses(check_siblings, lambda *_, r=wrong: Generation([0], [r], 0), says)
+        refuses(check_siblings, lambda *_, r=wrong: Generation([0], [r]), says)
 
 
 def longer(*args):
@@ -414,11 +414,11 @@ def test_every_statistic_is_compared_with_its_trace(name):
     p = torch.full((4, 7), 1 / 7, dtype=torch.float64)
     rounds = [Round([1, 2, 3], p[:3], p, [4], 1), Round([1, 2, 3], p[:3], p, [1, 2, 5], 2)]
     text = [4, 1, 2, 5]
-    right = Generation(text, rounds, 0)
+    right = Generation(text, rounds)
     assert (right.tokens_per_pass, right.acceptance_rate, right.alpha) == (2, 1 / 3, 1 / 2)
     check_stop(right, 6, text)
     off = property(lambda self: getattr(Generation, name).fget(self) + 1e-9)
-    wrong = type("Off", (Generation,), {name: off})(text, rounds, 0)
+    wrong = type("Off", (Generation,), {name: off})(text, rounds)
     with pytest.raises(AssertionError, match=f"{name} is "):
         check_stop(wrong, 6, text)
     refuses(check_accounting, changed(lambda m: type(wrong)(*vars(m).values())), f"{name} is ")
@@ -564,7 +564,7 @@ def test_rows_of_which_some_pairs_are_copies_are_not_independent():
 def extra_pass(target, *args, **kwargs):
     """Right answers, and a pass of one row that nobody needs."""
     made = batch_generate(target, *args, **kwargs)
-    target.trunk(torch.tensor([[0]]))
+    target.states(torch.tensor([[0]]))
     return made
 
 

@@ -200,7 +200,7 @@ def test_q_is_that_of_one_pass_after_the_targets_entries(form, how):
     prompt = [0, 1, 2, 3, 0, 2]
     text = read_text(target, prompt, 20)
     tree = draft.propose(text, text.room, Sampling(), RandomSource(3))
-    assert tree.parents == [-1, 0, 1, 2] and tree.begun is None
+    assert tree.parents == [-1, 0, 1, 2]
     P, K = len(prompt) - 1, 4
     idx = torch.tensor([[prompt[-1], *tree.tokens[:-1]]])
     mask = torch.ones(K, P + K, dtype=torch.bool).tril(P)

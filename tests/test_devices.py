@@ -15,6 +15,7 @@ from nanogpt.drafts import ahead, best, eagle, itself, parallel, transformer
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.learning import LearningDraft, NetStudent, SoftTable
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
+from nanogpt.drafts.parallel import hidden_states
 from nanogpt.drafts.shipped import DRAFTS
 from nanogpt.engines import causal, own
 from nanogpt.generate import autoregressive_generate
@@ -391,7 +392,7 @@ def one_step(model, seed=0):
     )
     head, layer = (fresh(eagle.EagleHead(config, norms=norms)) for norms in (False, True))
     windows = tokens[:24].view(2, 12)
-    hidden, joint = frozen.trunk(windows)[0], eagle.JointLoss(frozen, layer, 1)
+    hidden, joint = hidden_states(frozen, windows), eagle.JointLoss(frozen, layer, 1)
 
     def windows_of(generator):
         return get_batch(tokens, 2, 12, generator)

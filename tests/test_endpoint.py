@@ -408,7 +408,7 @@ def test_two_requests_at_once_are_answered_one_after_the_other():
         except threading.BrokenBarrierError:  # nobody else is in here
             came.append("alone")
         row = torch.full((1, 2), 0.5, dtype=torch.float64)
-        return Generation([1], [Round([], row[:0], row, [1], 0)], 0)
+        return Generation([1], [Round([], row[:0], row, [1], 0)])
 
     completions = serve.Completions(decode, None, None, CharTokenizer("ab"))
     body = {"prompt": "ab", "max_tokens": 1}

@@ -83,7 +83,7 @@ def a_generation():
     """Two rounds on a vocabulary of 'ab<': one accepted, one rejected and resampled; one bonus."""
     p = torch.tensor([[0.5, 0.25, 0.25]] * 3, dtype=torch.float64)
     rounds = [Round([0, 1], p[:2], p, [0, 2], 3), Round([], p[:0], p[:1], [1], 5)]
-    return figures.token_trace(Generation([0, 2, 1], rounds, 1), CharTokenizer("a\n<"))
+    return figures.token_trace(Generation([0, 2, 1], rounds), CharTokenizer("a\n<"))
 
 
 def test_a_token_trace_tells_every_tokens_fate_in_plain_text():
@@ -115,7 +115,7 @@ def test_a_trees_trace_shows_the_path_it_kept_and_how_many_siblings_it_refused()
     leaf = TreeRound([2, 1], p[:2], p[:3], [1, 0], 5, [-1, -1], [1])
     chain = TreeRound([0, 1], p[:2], p[:3], [0, 2], 3, [-1, 0], [0])
     tokenizer = CharTokenizer("a\n<")
-    trace = figures.token_trace(Generation([1, 0] * 2 + [0, 2], [tree, leaf, chain], 1), tokenizer)
+    trace = figures.token_trace(Generation([1, 0] * 2 + [0, 2], [tree, leaf, chain]), tokenizer)
     assert str(trace) == "  1  ✓⏎(✗1) ↻a(✗2)\n  2  ✓⏎(✗1) ★a\n  3  ✓a ✗⏎ ↻<"
     assert trace.text(colour=False) == "\na\naa<"
     assert trace.legend(colour=False).startswith("✓ 3 accepted, ✗ 5 rejected, ↻ 2 resampled, ★ 1")
@@ -153,5 +153,5 @@ def test_a_trees_trace_has_the_p_and_the_q_of_each_tokens_own_row():
     """'⏎' is the second child of the current token, 'a' comes after it: p of rows 0 and 2."""
     p, q = torch.arange(15.0).view(5, 3).double() / 100, torch.arange(12.0).view(4, 3) / 10
     tree = TreeRound([2, 1, 0, 1], q, p, [1, 0], 3, [-1, -1, 1, 1], [1])
-    (marks,) = figures.token_trace(Generation([1, 0], [tree], 0), CharTokenizer("a\n<")).rounds
+    (marks,) = figures.token_trace(Generation([1, 0], [tree]), CharTokenizer("a\n<")).rounds
     assert [(round(m.p, 9), m.q and round(m.q, 6)) for m in marks] == [(0.01, 0.4), (0.06, None)]

@@ -1,5 +1,7 @@
 """The target as its own draft: lossless, its first blocks run once, and exits that are trained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import read_text
@@ -16,11 +18,13 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
-from nanogpt.trees.loop import tree_generate, verify_tree
+from nanogpt.trees.loop import TREE, tree_generate, verify_tree
 from nanogpt.trees.rules import accept_tree
 from nanogpt.trees.tree import ReadText, Tree, keep_path
 
 both = pytest.mark.parametrize("form", TARGETS)
+verify_begun = itself.going_on(verify_tree)
+GOING_ON = replace(TREE, verify=verify_begun)
 
 
 def toy(form="per-head", layers=3, vocab_size=3, window=8, seed=1):
@@ -47,7 +51,9 @@ def test_the_output_is_the_targets_own(form, K, depth, sampling):
     draft, n = itself.EarlyExitDraft(target, depth, head, K), 3
     got = enumerate_outcomes(
         lambda rng: tuple(
-            tree_generate(target, draft, [0, 1], n, sampling=sampling, rng=rng).tokens
+            tree_generate(
+                target, draft, [0, 1], n, sampling=sampling, rng=rng, steps=GOING_ON
+            ).tokens
         )
     )
     assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
@@ -59,7 +65,7 @@ def test_it_is_lossless_where_the_context_restarts(form, letters):
     target, head = toy(form, vocab_size=letters, window=4)
     draft = itself.EarlyExitDraft(target, 2, head, 2)
     got = enumerate_outcomes(
-        lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)
+        lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng, steps=GOING_ON).tokens)
     )
     assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
 
@@ -72,7 +78,7 @@ def test_it_is_lossless_where_the_context_restarts(form, letters):
 def test_greedy_decoding_is_equal_over_restarts(form, depth, seed, K):
     target, head = toy(form, vocab_size=7, seed=seed)
     draft = itself.EarlyExitDraft(target, depth, head, K)
-    made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0))
+    made = tree_generate(target, draft, [0, 1, 2], 24, sampling=Sampling(0), steps=GOING_ON)
     assert made.tokens == autoregressive_generate(target, [0, 1, 2], 24, Sampling(0)).tokens
     assert max(len(r.candidates) for r in made.rounds) <= K
 
@@ -88,15 +94,19 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
     tree = itself.EarlyExitDraft(target, depth, head, 3).propose(
         text, text.room, Sampling(), RandomSource(1)
     )
+    assert isinstance(tree, itself.BegunTree)
     assert tree.begun.depth == depth and tree.begun.stream.shape == (1, 3, 4)
     assert cache_length(tree.begun.past_kvs) == text.cache_length + 3  # not the last drafted one
-    p, hidden, new_kvs = verify_tree(target, text, tree, Sampling())
+    read = []
+    target.blocks[0].ffwd.register_forward_hook(lambda _, x, __: read.append(x[0].shape[1]))
+    p, seen, new_kvs = verify_begun(target, text, tree, Sampling(), (depth, 3))
+    assert read == ([1] if text.past_kvs else [4]), "the first block reads the last guess alone"
     cache = [t.clone() for t in tensors(new_kvs)]
     again = read_text(target, prompt, 20)
     plain = Tree(tree.tokens, tree.parents, tree.q)
-    right_p, right_hidden, right_kvs = verify_tree(target, again, plain, Sampling())
+    right_p, right_seen, right_kvs = verify_tree(target, again, plain, Sampling(), (depth, 3))
     assert torch.allclose(p, right_p, rtol=0, atol=1e-9)
-    assert torch.allclose(hidden, right_hidden, rtol=0, atol=1e-9)
+    assert torch.allclose(seen, right_seen, rtol=0, atol=1e-9)
     for t, right in zip(cache, tensors(right_kvs), strict=True):
         assert torch.allclose(t, right, rtol=0, atol=1e-9)
 
@@ -109,7 +119,7 @@ def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
     text, accepted = read_text(target, [0, 1, 2], 24), set()
     while not text.done:
         tree = draft.propose(text, text.room, Sampling(), rng)
-        p, _, new_kvs = verify_tree(target, text, tree, Sampling())
+        p, _, new_kvs = verify_begun(target, text, tree, Sampling())
         path, token = accept_tree(tree, p, rng)
         emitted = [*(tree.tokens[node] for node in path), token]
         past_kvs = keep_path(new_kvs, path, text.position)
@@ -142,7 +152,7 @@ def test_a_draft_that_may_guess_nothing_says_so_with_an_empty_tree():
     tree = itself.EarlyExitDraft(target, 1, head).propose(
         read_text(target, [0], 1), 0, Sampling(), RandomSource(0)
     )
-    assert tree.tokens == [] and tree.begun is None and tree.q.shape == (0, 3)
+    assert tree.tokens == [] and tree.q.shape == (0, 3)
 
 
 @pytest.mark.parametrize("depth", [0, 4, -1])
@@ -199,7 +209,9 @@ def test_with_a_block_of_its_own_the_output_is_the_targets_too(form, K, depth, s
     draft, n = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K), 3
     got = enumerate_outcomes(
         lambda rng: tuple(
-            tree_generate(target, draft, [0, 1], n, sampling=sampling, rng=rng).tokens
+            tree_generate(
+                target, draft, [0, 1], n, sampling=sampling, rng=rng, steps=GOING_ON
+            ).tokens
         )
     )
     assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12

@@ -48,8 +48,12 @@ def test_shapes_of_logits_loss_and_cache(tiny):
     assert type(kvs) is tuple and all(type(layer) is tuple for layer in kvs)
     assert all(t.shape == (3, 5, 4) for layer in kvs for kv in layer for t in kv)
     assert tiny(idx)[1] is None
-    hidden, kvs = tiny.trunk(idx)
-    assert hidden.shape == (3, 5, 8) and cache_length(kvs) == 5 and cache_length(None) == 0
+    streams, kvs = tiny.states(idx)
+    assert (
+        [x.shape for x in streams] == 2 * [(3, 5, 8)]
+        and cache_length(kvs) == 5
+        and cache_length(None) == 0
+    )
 
 
 def test_loss_is_the_mean_negative_log_probability_of_the_targets(tiny):

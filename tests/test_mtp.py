@@ -8,6 +8,7 @@ from nanogpt import checkpoint
 from nanogpt.data import get_batch
 from nanogpt.drafts import eagle
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, JointLoss, mtp_loss
+from nanogpt.drafts.parallel import hidden_states
 from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import exact_continuations
@@ -120,7 +121,7 @@ def test_the_target_learns_from_both_questions():
     JointLoss(target, head, 1)(tokens[:, :12], tokens[:, 1:]).backward()
     got = target.blocks[0].ffwd.net[0].weight.grad.clone()
     target.zero_grad()
-    hidden, _ = target.trunk(tokens[:, :12])
+    hidden = hidden_states(target, tokens[:, :12])
     own = torch.nn.functional.cross_entropy(target.lm_head(hidden)[0], tokens[0, 1:])
     (own + 0.3 * mtp_loss(head, hidden, tokens)).backward()
     torch.testing.assert_close(got, target.blocks[0].ffwd.net[0].weight.grad)
@@ -135,7 +136,7 @@ def test_both_learn_and_both_questions_reach_what_is_shared():
     assert said[0][0] > 1.5 and said[-1][0] < 0.3 and said[-1][1] < 0.3
     target.zero_grad()
     idx = tokens[:13].view(1, 13)
-    mtp_loss(head, target.trunk(idx[:, :-1])[0].detach(), idx).backward()
+    mtp_loss(head, hidden_states(target, idx[:, :-1]).detach(), idx).backward()
     assert target.lm_head.weight.grad.abs().max() > 0
     assert target.token_embedding_table.weight.grad.abs().max() > 0
 

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from conftest import TINY, make_model, read_text
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.drafts.grown import Grown
-from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.drafts.itself import EarlyExitDraft, going_on
 from nanogpt.drafts.protocol import Chain
 from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.proof.checks import CHECKS, tensors
@@ -23,7 +24,7 @@ from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, SharedText, o
 from nanogpt.serving.server import Server
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
-from nanogpt.trees.loop import tree_generate
+from nanogpt.trees.loop import TREE, tree_generate, verify_tree
 from nanogpt.trees.tree import ReadText, keep_path, tree_mask
 
 SIZES = (1, 3, 4, 16)
@@ -95,11 +96,14 @@ def test_every_decoder_writes_what_it_writes_without_a_pool(decoder, size, sampl
 @pytest.mark.parametrize("prompt", [[1], [1, 2, 0]], ids=["from nothing", "from a prompt"])
 def test_a_draft_that_begins_with_the_targets_first_blocks(prompt):
     plain, head = deep_toy(3)
+    steps = replace(TREE, verify=going_on(verify_tree))
     for size, depth, K in ((1, 2, 4), (2, 1, 2), (3, 2, 3), (16, 1, 4)):
         target, made = on_pool(plain, 60, size), []
         for t in (target, plain):
             draft = EarlyExitDraft(t, depth, head, K)
-            made.append(tree_generate(t, draft, prompt, 40, rng=RandomSource(2)).tokens)
+            made.append(
+                tree_generate(t, draft, prompt, 40, rng=RandomSource(2), steps=steps).tokens
+            )
         assert made[0] == made[1]
         target.cache.check([])
         assert target.cache.free == 60

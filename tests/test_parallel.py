@@ -13,6 +13,7 @@ from nanogpt.drafts.parallel import (
     MedusaDraft,
     MedusaHeads,
     depths_of,
+    hidden_states,
     medusa_loss,
     overlap_loss,
 )
@@ -246,7 +247,7 @@ def test_the_shipped_heads_guess_their_own_tokens():
     alone = [(target, parallel.load(path)) for path in (parallel.MEDUSA, parallel.KEPT)]
     for model, heads in (*alone, parallel.load_with_target()):
         with torch.no_grad():
-            logits = heads(model.trunk(texts)[0])
+            logits = heads(hidden_states(model, texts))
         assert logits.dtype == torch.float32 and logits.shape[2] == 4
         for i in range(4):
             losses = [
@@ -264,7 +265,7 @@ def test_heads_that_learned_to_be_kept_are_kept_more_often():
     target, tokenizer = checkpoint.load()
     text = (parallel.DATA_DIR / "stand_in.txt").read_text()[-64 * 128 :]
     with torch.no_grad():
-        hidden, _ = target.trunk(torch.tensor(tokenizer.encode(text)).view(64, 128))
+        hidden = hidden_states(target, torch.tensor(tokenizer.encode(text)).view(64, 128))
         p = torch.softmax(target.lm_head(hidden), dim=-1)
         old, new = (parallel.load(path)(hidden) for path in (parallel.MEDUSA, parallel.KEPT))
     for i in range(1, 5):

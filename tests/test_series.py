@@ -82,7 +82,6 @@ def definitions(*sources, but=()):
 
 SHOWN = {path: definitions(*(cell.source for cell in cells(path, "code"))) for path in NOTEBOOKS}
 GROWN = [name for shown in SHOWN.values() for name in shown if "." in name]
-GROWN += ["FusedLanguageModel.states"]  # bookkeeping: not shown
 MODULES = [
     path
     for path in sorted((ROOT / "nanogpt").rglob("*.py"))

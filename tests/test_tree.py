@@ -9,6 +9,7 @@ from conftest import TINY, make_model
 from nanogpt.cache import cache_length
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown, counted_tree, path_value, paths_of, sparse_tree
+from nanogpt.drafts.parallel import hidden_states
 from nanogpt.generate import autoregressive_generate, autoregressive_rounds, prefill
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -127,7 +128,7 @@ def test_a_nodes_p_is_its_own_chains_p(form, read, many):
         for node in range(-1, len(tree.tokens)):
             chain = torch.tensor([text.tokens + [tree.tokens[n] for n in path_to(tree, node)]])
             with torch.no_grad():
-                last = model.trunk(chain)[0][0, -1]
+                last = hidden_states(model, chain)[0, -1]
             torch.testing.assert_close(hidden[node + 1], last, rtol=0, atol=1e-9)
             alone = Sampling(0.7, top_k=8).probs(model.lm_head(last))
             torch.testing.assert_close(p[node + 1], alone, rtol=0, atol=1e-9)
@@ -314,7 +315,8 @@ class Reading(RandomTrees):
         cached = text.tokens[text.start : -1]
         assert (text.hidden is None) == (not cached)
         if cached:
-            hidden, fresh = self.model.trunk(torch.tensor([cached]))
+            idx = torch.tensor([cached])
+            hidden, fresh = hidden_states(self.model, idx), self.model(idx)[2]
             torch.testing.assert_close(text.hidden, hidden[0], rtol=0, atol=1e-9)
             for mine, right in zip(tensors(text.past_kvs), tensors(fresh), strict=True):
                 torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
@@ -536,6 +538,8 @@ def test_where_another_loop_began_a_text_no_states_are_kept_before_its_restart(t
         if text.hidden is not None:
             assert len(text.hidden) == text.cache_length
             context = torch.tensor([text.tokens[text.start :][: text.cache_length]])
-            torch.testing.assert_close(text.hidden, tiny.trunk(context)[0][0], rtol=0, atol=1e-9)
+            torch.testing.assert_close(
+                text.hidden, hidden_states(tiny, context)[0], rtol=0, atol=1e-9
+            )
         kept.append(text.hidden is not None)
     assert {*kept} == {False, True}

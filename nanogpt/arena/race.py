@@ -59,7 +59,7 @@ def suited_K(entry: Entry, arena: Arena, prompts: list[list[int]]) -> int:
     for seed, prompt in enumerate(prompts):
         rng = RandomSource(seed)
         rounds += speculative_generate(arena.target, entry.draft, prompt, 60, 4, rng=rng).rounds
-    alpha = Generation([], rounds, 0).alpha
+    alpha = Generation([], rounds).alpha
     return best_K(alpha, **bench.calibrate(arena.target, entry.draft))
 
 

@@ -29,13 +29,13 @@ def judge(mine: Callable) -> None:
     """
     target, passes = toy_target(7, 16), []
 
-    def trunk(idx, *args, **kwargs):
+    def states(idx, *args, **kwargs):
         passes.append(1)
         shape = tuple(idx.shape)
         assert len(shape) == 2, f"the tokens that the pass got have shape {shape}, not (B, T)"
-        return type(target).trunk(target, idx, *args, **kwargs)
+        return type(target).states(target, idx, *args, **kwargs)
 
-    target.trunk = trunk  # every pass comes through here, also that of target.forward
+    target.states = states  # every pass comes through here, also that of target.forward
     plain = Sampling()
     try:  # P tokens before the current one, of which the cache holds the first n
         for P, n, sampling in (
@@ -47,7 +47,7 @@ def judge(mine: Callable) -> None:
         ):
             judge_pass(mine, target, passes, [3, 1, 4, 1, 5, 2, 6, 0][: P + 5], P, n, sampling)
     finally:
-        del target.trunk
+        del target.states
 
 
 def judge_pass(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import cache_length
+from nanogpt.drafts.itself import BegunTree, going_on
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes
@@ -25,7 +26,7 @@ from nanogpt.trees.tree import ReadText, Tree
 
 
 def judge(mine: Callable) -> None:
-    """Judges my_early_exit(target, depth, head, text, K, rng) -> Tree, with `begun`.
+    """Judges my_early_exit(target, depth, head, text, K, rng) -> BegunTree.
 
     Its q are looked at one by one, then the passes it made, what it hands on, and its draws, by
     enumeration. Raises AssertionError.
@@ -56,7 +57,7 @@ def judge(mine: Callable) -> None:
         )
         check_begun(tree, model, depth, prompt, case)
         plain = Tree(tree.tokens, tree.parents, tree.q)
-        p, _, _ = verify_tree(model, text, tree, Sampling())
+        p, _, _ = going_on(verify_tree)(model, text, tree, Sampling())
         right, _, _ = verify_tree(model, ReadText(model, prompt, 9), plain, Sampling())
         assert torch.allclose(p, right, rtol=0, atol=1e-9), (
             f"{case}: a pass that goes on from your `begun` finds another p than a plain one"
@@ -69,11 +70,11 @@ def stream_of(model: GPTLanguageModel, depth: int, tokens: list[int]) -> Tensor:
     return model.states(torch.tensor([tokens]), depth=depth)[0][-1][0, -1]
 
 
-def as_chain(made, K: int, case: str) -> Tree:
+def as_chain(made, K: int, case: str) -> BegunTree:
     """What came, if it is a chain of K tokens with q (K, 3) and a `begun`; else AssertionError."""
     parts = ("tokens", "parents", "q", "begun")
     assert all(hasattr(made, part) for part in parts), (
-        f"{case}: {made!r:.60} came; return Tree(tokens, parents, q, begun)"
+        f"{case}: {made!r:.60} came; return BegunTree(tokens, parents, q, begun)"
     )
     tokens, parents = list(made.tokens), list(made.parents)
     assert len(tokens) == K, f"{case}: {len(tokens)} tokens came instead of {K}"
@@ -83,10 +84,7 @@ def as_chain(made, K: int, case: str) -> Tree:
     assert isinstance(made.q, Tensor) and made.q.shape == (K, 3), (
         f"{case}: q has the shape {tuple(getattr(made.q, 'shape', ()))}, not (K, V) = ({K}, 3)"
     )
-    assert made.begun is not None, (
-        f"{case}: begun is None; hand on what the first blocks have worked out"
-    )
-    return Tree([int(t) for t in tokens], parents, made.q, made.begun)
+    return BegunTree([int(t) for t in tokens], parents, made.q, made.begun)
 
 
 def slip_of_row(row: Tensor, right: Tensor, model, depth: int, tokens: list[int]) -> str:
@@ -106,7 +104,7 @@ def slip_of_row(row: Tensor, right: Tensor, model, depth: int, tokens: list[int]
     )
 
 
-def check_begun(tree: Tree, model, depth: int, prompt: list[int], case: str) -> None:
+def check_begun(tree: BegunTree, model, depth: int, prompt: list[int], case: str) -> None:
     """`begun` holds the depth, the streams of the current token and all guesses but the last."""
     assert isinstance(tree.begun, tuple) and len(tree.begun) == 3, (
         f"{case}: begun is {tree.begun!r:.40}; it takes Begun(depth, stream, past_kvs)"

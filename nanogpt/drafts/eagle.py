@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask, side_by_side
+from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.trees.tree import Proposer, ReadText, Tree, tree_mask
+from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side, tree_mask
 
 EAGLE = DATA_DIR / "checkpoints" / "eagle.safetensors"
 EAGLE3 = DATA_DIR / "checkpoints" / "eagle3.safetensors"
@@ -208,7 +208,7 @@ class JointLoss:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss of the next update, on windows x and y (B, T), y one token later."""
-        hidden, _ = self.target.trunk(x)
+        hidden = self.target.ln_f(self.target.states(x)[0][-1])
         logits = self.target.lm_head(hidden)
         own = F.cross_entropy(logits.flatten(0, 1), y.flatten())
         ahead = mtp_loss(self.head, hidden, torch.cat([x, y[:, -1:]], dim=1), self.unroll)

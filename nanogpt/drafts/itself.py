@@ -10,21 +10,23 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nanogpt import checkpoint
-from nanogpt.cache import cache_length
+from nanogpt.cache import CacheObject, KVCache, cache_length
 from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import check_whole
-from nanogpt.model import Begun, FeedForward, GPTConfig, GPTLanguageModel, causal_mask
+from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.trees.tree import Proposer, ReadText, Tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side
 
 EXITS = DATA_DIR / "checkpoints" / "exits.safetensors"
 LAYERSKIP = DATA_DIR / "checkpoints" / "layerskip.safetensors"
@@ -144,11 +146,79 @@ def layerskip_loss(model, x: Tensor, y: Tensor, generator, most: float = 0.1) ->
     return sum(w * each for w, each in zip(weights, losses, strict=True)) / sum(weights)
 
 
+class Begun(NamedTuple):
+    """What the target's first blocks have made of the m tokens that have been read of a pass."""
+
+    depth: int  # how many blocks they have been through
+    stream: Tensor  # (1, m, C), after those
+    past_kvs: KVCache  # of those: P+m tokens
+
+
+@dataclass(frozen=True)
+class BegunTree(Tree):
+    """A chain of guesses, and what the target's first blocks made of all it follows but the last.
+
+    begun: of the current token and every guess but the last, which was drawn and not read.
+    """
+
+    begun: Begun
+
+
+@singledispatch
+def go_on(past_kvs: KVCache, lower: KVCache, target, x: Tensor, depth: int):
+    """x (1, T, C) after the first `depth` blocks -> the streams after the others, the whole cache.
+
+    past_kvs: the target's cache of P tokens; lower: that of its first blocks, of P+T.
+    """
+    T, P = x.shape[1], cache_length(past_kvs)
+    attn_bias = torch.zeros(T, P + T).masked_fill(~causal_mask(T, P), -torch.inf)
+    streams, new_kvs = [], [*lower]
+    for layer, block in enumerate(target.blocks[depth:], start=depth):
+        x, new_heads = block(x, attn_bias.to(x), past_kvs[layer])
+        streams.append(x)
+        new_kvs.append(new_heads)
+    return streams, tuple(new_kvs)
+
+
+@go_on.register(CacheObject)
+def go_on_in_place(past_kvs, lower, target, x: Tensor, depth: int):
+    """The first blocks' entries lie where those of the pass belong: a chain fits the buffer."""
+    T, streams = x.shape[1], []
+    attn_bias, new_kvs = target.attn_bias(past_kvs, T, None), past_kvs.grown(T)
+    for layer in range(depth, len(target.blocks)):
+        x = target.layer(layer, x, attn_bias, new_kvs)
+        streams.append(x)
+    return streams, new_kvs
+
+
+def going_on(verify: Callable) -> Callable:
+    """The step `verify`, but what has been through the first blocks goes on from there.
+
+    That is a BegunTree after at least one cached token. verify: as `trees.loop.verify_tree`.
+    """
+
+    @torch.no_grad()
+    def verified(target, text: ReadText, tree: Tree, sampling, layers: Sequence[int] | None = None):
+        if not isinstance(tree, BegunTree) or text.past_kvs is None:
+            return verify(target, text, tree, sampling, layers)
+        depth, stream, lower = tree.begun
+        last = torch.tensor([tree.tokens[-1:]], device=target.device)
+        (*_, x), lower = target.states(last, past_kvs=lower, depth=depth)
+        x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
+        streams, new_kvs = go_on(text.past_kvs, lower, target, x, depth)
+        streams = [None] * (depth - 1) + [x, *streams]
+        hidden = target.ln_f(streams[-1])[0]
+        seen = side_by_side(streams, layers)[0] if layers else hidden
+        return sampling.probs(target.lm_head(hidden)), seen, new_kvs
+
+    return verified
+
+
 class EarlyExitDraft(Proposer):
     """Guesses a chain with the target's first `depth` blocks and a head on top of them.
 
-    head: streams (..., C) -> logits (..., V). K: the most tokens a round. The blocks see each token
-    once, for draft and verification alike: what they wrote travels in the tree (`Tree.begun`).
+    head: streams (..., C) -> logits (..., V). K: the most tokens a round. What the blocks wrote
+    travels in the tree, a BegunTree; `going_on` is the step that makes use of it.
     Raises ValueError for a depth that the target does not have, or K < 1.
     """
 
@@ -157,18 +227,14 @@ class EarlyExitDraft(Proposer):
     def __init__(self, target: GPTLanguageModel, depth: int, head: Callable, K: int = 3):
         if not 1 <= depth <= target.config.n_layer:
             raise ValueError(f"depth is {depth}; the target has {target.config.n_layer} blocks")
-        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-            raise ValueError(f"K is {K!r}; it must be a whole number from 1")
+        check_whole(1, K=K)
         self.target, self.depth, self.head, self.K = target, depth, head, K
         self.vocab_size = target.config.vocab_size
         self.ids = torch.arange(self.vocab_size, device=target.device)[:, None, None]
 
     @torch.no_grad()
     def propose(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Tree:
-        """A chain of min(K, most) tokens, q (N, V), and what the first blocks made of them.
-
-        The last of the chain is drawn but not read: its turn comes in verification.
-        """
+        """A BegunTree of min(K, most) tokens, q (N, V); the empty tree for none."""
         token, past_kvs = text.tokens[-1], text.past_kvs
         tokens, rows, streams = [], [], []
         for _ in range(min(self.K, most)):
@@ -182,7 +248,8 @@ class EarlyExitDraft(Proposer):
         if not tokens:
             return Tree.empty(self.vocab_size)
         begun = Begun(self.depth, torch.cat(streams, dim=1), past_kvs)
-        return Tree.chain(tokens, torch.stack(rows), begun)
+        parents = [*range(-1, len(tokens) - 1)]
+        return BegunTree(tokens, parents, torch.stack(rows), begun)
 
 
 @dataclass

@@ -17,14 +17,19 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, side_by_side
+from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.trees.tree import Proposer, ReadText, Tree
+from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
 KEPT = DATA_DIR / "checkpoints" / "medusa_kept.safetensors"  # trained with overlap_loss
 MEDUSA2 = DATA_DIR / "checkpoints" / "medusa2.safetensors"
 BLOCK = DATA_DIR / "checkpoints" / "block.safetensors"
+
+
+def hidden_states(model: GPTLanguageModel, idx: Tensor) -> Tensor:
+    """What `lm_head` reads: idx (B, T) -> (B, T, C)."""
+    return model.ln_f(model.states(idx)[0][-1])
 
 
 class MedusaHeads(nn.Module):
@@ -49,7 +54,7 @@ class MedusaHeads(nn.Module):
         return heads
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden (..., C), after the trunk's last LayerNorm -> logits (..., n_heads, V)."""
+        """hidden (..., C), after the last LayerNorm -> logits (..., n_heads, V)."""
         n, C = self.mix.shape[:2]
         mixed = F.linear(hidden, self.mix.flatten(0, 1)).unflatten(-1, (n, C))
         features = hidden.unsqueeze(-2) + F.silu(mixed)  # (..., n_heads, C)

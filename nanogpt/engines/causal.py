@@ -28,7 +28,7 @@ from nanogpt.drafts.lookup import WideLookupDraft
 from nanogpt.drafts.pairs import PairTokenizer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.engines.export import tokenizer_json
-from nanogpt.model import Begun, GPTConfig, GPTLanguageModel
+from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.speculative import Draft
 from nanogpt.trees.tree import tree_mask
 
@@ -134,18 +134,19 @@ class CausalModel(GPTLanguageModel):
         last = self.config.vocab_size - 1
         a, b, c = 0, min(1, last), last
         try:
-            hidden, kvs = self.trunk(self.row([a, b]))
+            streams, kvs = self.states(self.row([a, b]))
             whole = self.model(input_ids=self.row([a, b]), use_cache=False).logits
-            parts = [self.trunk(self.row(x))[0][:, -1] for x in ([a, b, c], [a, c])]
+            parts = [self.states(self.row(x))[0][-1][:, -1] for x in ([a, b, c], [a, c])]
             mask = tree_mask([-1, 0, -1], 0).to(self.device)  # after a: b and then c, or c
-            tree, _ = self.trunk(self.row([a, b, c, c]), mask.sum(-1) - 1, None, mask)
+            idx = self.row([a, b, c, c])
+            (*_, tree), _ = self.states(idx, mask.sum(-1) - 1, None, mask)
         except (TypeError, RuntimeError, AttributeError, ValueError) as error:
             said = " ".join(str(error).split())
             raise ValueError(f"{name} is not called as other models are: {said}") from error
         if len(kvs) != self.config.n_layer or any(k.shape[1] != 2 for ((k, _),) in kvs):
             raise ValueError(f"{name} does not return an entry of each token in each layer")
         most = BOUNDS[self.dtype]
-        if relative(self.lm_head(hidden), whole) > most:
+        if relative(self.lm_head(streams[-1]), whole) > most:
             raise ValueError(f"{name} scales or caps its logits, which is not done here")
         if relative(tree[:, 2], parts[0]) > most or relative(tree[:, 3], parts[1]) > most:
             raise ValueError(f"{name} does not heed the mask or the positions of a tree")
@@ -154,20 +155,6 @@ class CausalModel(GPTLanguageModel):
         """The tokens as idx (1, T), where the model is."""
         return torch.tensor([list(tokens)], device=self.device)
 
-    def trunk(
-        self,
-        idx: Tensor,
-        pos: Tensor | None = None,
-        past_kvs: KVCache | None = None,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, KVCache]:
-        """As GPTLanguageModel.trunk: idx (B, T) -> hidden (B, T, C), and the cache of tuples.
-
-        Raises ValueError past the window.
-        """
-        out, kvs = self.run(idx, pos, past_kvs, attn_mask)
-        return out.last_hidden_state, kvs
-
     def states(
         self,
         idx: Tensor,
@@ -175,13 +162,12 @@ class CausalModel(GPTLanguageModel):
         past_kvs: KVCache | None = None,
         attn_mask: Tensor | None = None,
         depth: int | None = None,
-        begun: Begun | None = None,
     ) -> tuple[list[Tensor], KVCache]:
         """As GPTLanguageModel.states: the streams (B, T, C) after all blocks, and the cache.
 
         Raises ValueError past the window, and for a part of the blocks.
         """
-        if depth is not None or begun is not None:
+        if depth is not None:
             raise ValueError("this model runs all of its blocks or none: no early exit")
         out, kvs = self.run(idx, pos, past_kvs, attn_mask, output_hidden_states=True)
         return [*out.hidden_states[1:-1], out.last_hidden_state], kvs

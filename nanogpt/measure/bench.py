@@ -127,7 +127,7 @@ class Timed:
 
 
 class TimedTarget(Timed):
-    """A target whose passes are timed, through its `trunk` and `states` as well; then `lm_head`.
+    """A target whose passes are timed, through its `states` as well; then `ln_f` and `lm_head`.
 
     Everything else of it is passed on.
     """
@@ -135,7 +135,7 @@ class TimedTarget(Timed):
     def __init__(self, target):
         super().__init__(target)
         self.config, self.device = target.config, target.device  # asked for in every round
-        self.trunk, self.states = Timed(target.trunk), Timed(target.states)
+        self.states = Timed(target.states)
         self.ln_f, self.lm_head = Timed(target.ln_f), Timed(target.lm_head)
 
     def __getattr__(self, name):
@@ -144,13 +144,12 @@ class TimedTarget(Timed):
     @property
     def spent(self) -> float:
         """Seconds in the target, all together."""
-        parts = (self, self.trunk, self.states, self.ln_f, self.lm_head)
-        return sum(part.seconds for part in parts)
+        return sum(part.seconds for part in (self, self.states, self.ln_f, self.lm_head))
 
     @property
     def passes(self) -> int:
         """How many passes there were."""
-        return self.calls + self.trunk.calls + self.states.calls
+        return self.calls + self.states.calls
 
 
 @dataclass(frozen=True)
@@ -422,7 +421,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     ratios = sorted(pair.speed_up for pair in pairs)
     quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     rounds = [r for pair in pairs for r in pair.made.rounds]
-    alpha = Generation([], rounds, 0).alpha if setting.rule == "token" else None
+    alpha = Generation([], rounds).alpha if setting.rule == "token" else None
     chain = alpha is not None and not any(isinstance(r, TreeRound) for r in rounds)
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)

@@ -244,7 +244,7 @@ BUGS = [
         "            noise = self.noise = self._uniforms.random()\n"
         "        u = noise * cdf[-1]",
         "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)"),
-    Bug(47, "the features come from one block lower", "slow", "model",
+    Bug(47, "the features come from one block lower", "slow", "trees/tree",
         "streams[layer - 1] for", "streams[layer - 2] for",
         "incremental", "vllm-project/vllm#43671; sgl-project/sglang#32334", decoder="eagle"),
     Bug(48, "a feature is paired with its own token instead of the next", "slow", "drafts/eagle",

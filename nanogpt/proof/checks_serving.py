@@ -62,11 +62,6 @@ class WatchedRows(Watched):
         self.places: list[int] = []
         self.blocks: list[tuple[int, int]] = []
 
-    def trunk(self, idx, *args, **kwargs):
-        """As the target's; its rows are counted."""
-        self.rows.append(len(idx))
-        return self.target.trunk(idx, *args, **kwargs)
-
     def states(self, idx, pos=None, *args, **kwargs):
         """As the target's; its rows are counted."""
         self.rows.append(len(idx))

@@ -164,15 +164,10 @@ class Watched:
         self.passes.append((idx[0].tolist(), past_kvs))
         return self.target(idx, past_kvs=past_kvs, **kwargs)
 
-    def trunk(self, idx, pos=None, past_kvs=None, attn_mask=None):
+    def states(self, idx, pos=None, past_kvs=None, attn_mask=None, depth=None):
         """As the target's, remembered."""
         self.passes.append((idx[0].tolist(), past_kvs))
-        return self.target.trunk(idx, pos, past_kvs, attn_mask)
-
-    def states(self, idx, pos=None, past_kvs=None, attn_mask=None, depth=None, begun=None):
-        """As the target's, remembered."""
-        self.passes.append((idx[0].tolist(), past_kvs))
-        return self.target.states(idx, pos, past_kvs, attn_mask, depth, begun)
+        return self.target.states(idx, pos, past_kvs, attn_mask, depth)
 
     def __getattr__(self, name):
         return getattr(self.target, name)

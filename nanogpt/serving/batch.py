@@ -14,12 +14,12 @@ from torch import Tensor
 from nanogpt.cache import KVCache, cache_length
 from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation, check_whole
-from nanogpt.model import GPTLanguageModel, side_by_side
+from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Constraints, Reply, RowSampling, for_pass
 from nanogpt.speculative import Draft, Steps, check_vocabulary
 from nanogpt.trees.loop import TREE, check_target, commit, with_unread
-from nanogpt.trees.tree import Proposer, ReadText, Tree, tree_mask
+from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side, tree_mask
 
 
 def batch_mask(
@@ -78,7 +78,7 @@ def verify_batch(
 
     Texts differ in length, and in how much of them is unread (u); trees in size (N). The pass is as
     wide as the largest of them; in the other rows, the surplus is computed and dropped. `layers` of
-    each text are as in verify_tree. A tree's `begun` is not used.
+    each text are as in verify_tree.
     Raises ValueError unless there is a tree and a sampling for each text, and past the window.
     """
     if not len(texts) == len(trees) == len(samplings) > 0:

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache
-from nanogpt.generate import Generation, Round, autoregressive_rounds
+from nanogpt.generate import Round, autoregressive_rounds
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.grammar import Grammar
 from nanogpt.speculative import CHAIN, Draft, Steps, speculative_rounds, verify_candidates
 from nanogpt.trees.loop import TREE, tree_rounds, verify_tree
-from nanogpt.trees.tree import Proposer, ReadText, T, Tree, TreeRound
+from nanogpt.trees.tree import Proposer, ReadGeneration, ReadText, T, Tree, TreeRound
 
 
 class Past(NamedTuple):
@@ -210,7 +210,7 @@ def for_pass(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completion(Generation):
+class Completion(ReadGeneration):
     """A generation, and what an API says of it.
 
     finish_reason: "stop" after a stop string or token, or where the grammar is over; "length" where

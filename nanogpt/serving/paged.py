@@ -212,15 +212,6 @@ class BlockTable:
             del self.blocks[keep:]
             self.pool.release(surplus)
 
-    def __getitem__(self, index) -> Tensor:
-        """The first entries in some layers, as `FusedLanguageModel.states` copies them."""
-        layers, _, entries, _ = index
-        return self.pool.entries[layers].flatten(2, 3)[:, :, self.slots(0, entries.stop)]
-
-    def __setitem__(self, index, value: Tensor) -> None:
-        layers, _, entries, _ = index
-        self.pool.entries[layers].flatten(2, 3)[:, :, self.slots(0, entries.stop)] = value
-
 
 class PagedCache(CacheObject):
     """The caches of one or more texts in a pool's blocks: a table and a length for each.
@@ -243,11 +234,6 @@ class PagedCache(CacheObject):
         self.length = max(lengths)
         self.even = min(lengths) == self.length
         self.written = self.read = None  # slots that a pass writes (B T), blocks that it reads
-
-    @property
-    def buffer(self) -> BlockTable:
-        """What two caches of one text have in common."""
-        return self.tables[0]
 
     def check(self) -> None:
         """Raise ValueError if these entries are no longer there: written anew, or given back."""

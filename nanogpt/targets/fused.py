@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nanogpt.cache import KV, CacheObject, cache_length, first
-from nanogpt.model import Begun, GPTLanguageModel, causal_mask
+from nanogpt.model import GPTLanguageModel, causal_mask
 from nanogpt.trees.tree import select
 
 
@@ -247,28 +247,6 @@ class FusedLanguageModel(GPTLanguageModel):
         return x + block.ffwd(block.ln2(x))
 
     @torch.no_grad()
-    def trunk(
-        self,
-        idx: Tensor,
-        pos: Tensor | None = None,
-        past_kvs: PreallocatedCache | None = None,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, PreallocatedCache]:
-        """As GPTLanguageModel.trunk: idx (B, T) -> hidden states (B, T, C) and the new cache.
-
-        Where the texts of a batch have lengths of their own, each goes on from its own.
-        Raises ValueError past the window, and for a cache of tuples.
-        """
-        B, T = idx.shape
-        if past_kvs is None:
-            past_kvs = self.cache.empty(self.config, B, like=self.qkv[0])
-        x, bias = self.embed(idx, pos, past_kvs, attn_mask)
-        new_kvs = past_kvs.grown(T)
-        for i in range(len(self.blocks)):
-            x = self.layer(i, x, bias, new_kvs)
-        return self.ln_f(x), new_kvs
-
-    @torch.no_grad()
     def states(
         self,
         idx: Tensor,
@@ -276,29 +254,19 @@ class FusedLanguageModel(GPTLanguageModel):
         past_kvs: PreallocatedCache | None = None,
         attn_mask: Tensor | None = None,
         depth: int | None = None,
-        begun: Begun | None = None,
     ) -> tuple[list[Tensor], PreallocatedCache]:
         """As GPTLanguageModel.states, streams (B, T, C), but the cache has all blocks.
 
-        Those past `depth` are not written: it serves for the same depth, or in `begun`.
+        Those past `depth` are not written: it serves for the same depth. Where the texts of a batch
+        have lengths of their own, each goes on from its own.
+        Raises ValueError past the window, and for a cache of tuples.
         """
         B, T = idx.shape
         if past_kvs is None:
             past_kvs = self.cache.empty(self.config, B, like=self.qkv[0])
         x, bias = self.embed(idx, pos, past_kvs, attn_mask)
-        E, stream, lower = begun or Begun(0, x[:, :0], past_kvs)
-        m = stream.shape[1]
-        x, streams = x[:, m:], []
-        if E:
-            lower = lower.grown(T - m)
-            for i in range(E if m < T else 0):  # unless the draft has done it all
-                x = self.layer(i, x, bias[..., m:, :], lower)
-            x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
-            streams = [None] * (E - 1) + [x]
-        new_kvs = past_kvs.grown(T)
-        if new_kvs.buffer is not lower.buffer:  # one of them was grown into a larger one
-            new_kvs.buffer[:E, ..., : lower.length, :] = lower.buffer[:E, ..., : lower.length, :]
-        for i in range(E, len(self.blocks) if depth is None else depth):
+        new_kvs, streams = past_kvs.grown(T), []
+        for i in range(len(self.blocks) if depth is None else depth):
             x = self.layer(i, x, bias, new_kvs)
             streams.append(x)
         return streams, new_kvs

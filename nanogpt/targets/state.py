@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from nanogpt import checkpoint
 from nanogpt.cache import KV, CacheObject, cache_length, first
 from nanogpt.data import DATA_DIR
-from nanogpt.model import Begun, GPTConfig, GPTLanguageModel
+from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.trees.tree import select
 
 SHIPPED = DATA_DIR / "checkpoints" / "state.safetensors"
@@ -414,20 +414,6 @@ class StateLanguageModel(GPTLanguageModel):
             raise ValueError("texts of different lengths need pos and attn_mask")
         return super().embed(idx, pos, past_kvs, attn_mask)
 
-    def trunk(
-        self,
-        idx: Tensor,
-        pos: Tensor | None = None,
-        past_kvs: StateCache | None = None,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, StateCache]:
-        """As GPTLanguageModel.trunk: idx (B, T) -> hidden states (B, T, C) and the new cache.
-
-        Errors are those of `embed`.
-        """
-        hidden, layers = super().trunk(idx, pos, past_kvs, attn_mask)
-        return hidden, self.remembered(layers, past_kvs, *idx.shape, attn_mask)
-
     def states(
         self,
         idx: Tensor,
@@ -435,13 +421,12 @@ class StateLanguageModel(GPTLanguageModel):
         past_kvs: StateCache | None = None,
         attn_mask: Tensor | None = None,
         depth: int | None = None,
-        begun: Begun | None = None,
     ) -> tuple[list[Tensor], StateCache]:
         """As GPTLanguageModel.states, streams (B, T, C) of all blocks.
 
         Raises ValueError as `embed` does, and for a pass over the first blocks only.
         """
-        if depth is not None or begun is not None:
+        if depth is not None:
             raise ValueError(
                 "an early exit leaves its states after its own guesses, and the pass cannot go on "
                 "from there; use a draft that reads tokens"

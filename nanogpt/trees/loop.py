@@ -13,11 +13,19 @@ from torch import Tensor
 
 from nanogpt.cache import KVCache
 from nanogpt.generate import Generation, Round
-from nanogpt.model import GPTLanguageModel, side_by_side
+from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import Steps, check_vocabulary
 from nanogpt.trees.rules import accept_tree
-from nanogpt.trees.tree import Proposer, ReadText, Tree, TreeRound, keep_path, tree_mask
+from nanogpt.trees.tree import (
+    Proposer,
+    ReadText,
+    Tree,
+    TreeRound,
+    keep_path,
+    side_by_side,
+    tree_mask,
+)
 
 
 def check_target(draft: Proposer, target: GPTLanguageModel) -> None:
@@ -51,7 +59,7 @@ def with_unread(text: ReadText, tree: Tree) -> Tree:
     n = len(text.unread)
     tokens = [*text.unread, text.tokens[-1], *tree.tokens][1:]
     parents = [*range(-1, n - 1), *(n + parent for parent in tree.parents)]
-    return Tree(tokens, parents, tree.q, tree.begun)
+    return Tree(tokens, parents, tree.q)
 
 
 @torch.no_grad()
@@ -74,7 +82,7 @@ def verify_tree(
     if not whole.is_chain:
         mask = tree_mask(whole.parents, text.cache_length).to(target.device)
         pos = mask.sum(-1) - 1
-    streams, new_kvs = target.states(idx, pos, text.past_kvs, mask, begun=tree.begun)
+    streams, new_kvs = target.states(idx, pos, text.past_kvs, mask)
     hidden = target.ln_f(streams[-1])[0]
     seen = side_by_side(streams, layers)[0] if layers else hidden
     return sampling.probs(target.lm_head(hidden[len(unread) :])), seen, new_kvs

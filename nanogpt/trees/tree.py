@@ -7,7 +7,7 @@ entry for each; `keep_path` leaves those of the path that was accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nanogpt.cache import KVCache, first
 from nanogpt.generate import Generation, Round, Text
-from nanogpt.model import Begun, GPTLanguageModel, side_by_side
+from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 
 T = TypeVar("T")
@@ -29,19 +29,17 @@ class Tree:
 
     tokens (N); parents (N), each before its children, -1 being the current token (a chain has
     -1, 0, 1, …); q (N, V): what each token was drawn from, GIVEN its earlier siblings (one-hot for
-    a token that was not drawn). begun: what the draft worked out with the target's own first
-    blocks, for the current token and the first nodes.
+    a token that was not drawn).
     """
 
     tokens: list[int]
     parents: list[int]
     q: Tensor
-    begun: Begun | None = None
 
     @classmethod
-    def chain(cls, tokens: list[int], q: Tensor, begun: Begun | None = None) -> Tree:
+    def chain(cls, tokens: list[int], q: Tensor) -> Tree:
         """The tree in which each token follows the one before it."""
-        return cls(tokens, list(range(-1, len(tokens) - 1)), q, begun)
+        return cls(tokens, list(range(-1, len(tokens) - 1)), q)
 
     @classmethod
     def empty(cls, vocab_size: int) -> Tree:
@@ -56,7 +54,7 @@ class Tree:
     def cut(self, n: int) -> Tree:
         """Its first n nodes, at least 0; parents stay, as they come before their children."""
         n = max(n, 0)
-        return Tree(self.tokens[:n], self.parents[:n], self.q[:n], self.begun)
+        return Tree(self.tokens[:n], self.parents[:n], self.q[:n])
 
     @property
     def children(self) -> list[list[int]]:
@@ -84,6 +82,18 @@ class TreeRound(Round):
         return self.n_accepted + 1 if last in self.parents else self.n_accepted
 
 
+def side_by_side(streams: Sequence[Tensor], layers: Sequence[int]) -> Tensor:
+    """The streams (..., C) after these blocks, from 1, one beside the other: (..., n C)."""
+    return torch.cat([streams[layer - 1] for layer in layers], dim=-1)
+
+
+@dataclass(frozen=True)
+class ReadGeneration(Generation):
+    """A Generation, and how many passes only filled the cache, for a draft that looks at it."""
+
+    prefills: int
+
+
 class ReadText(Text):
     """A text for drafts that look at what the target made of it, or remember what they have read.
 
@@ -107,7 +117,7 @@ class ReadText(Text):
     def read(self, layers: Sequence[int] | None = None) -> None:
         """Read all but the current token, in a pass of its own: for drafts that look at it first.
 
-        `hidden` then holds the trunk's hidden states, or with `layers` the streams after these
+        `hidden` then holds what `lm_head` reads, or with `layers` the streams after these
         blocks (P, n C).
         """
         if unread := self.unread:
@@ -130,9 +140,9 @@ class ReadText(Text):
         super().take(done, past_kvs)
         self.hidden = hidden
 
-    def generation(self) -> Generation:
+    def generation(self) -> ReadGeneration:
         """The new tokens and their trace."""
-        return replace(super().generation(), prefills=self.prefills)
+        return ReadGeneration(self.tokens[self.n_prompt :], self.rounds, self.prefills)
 
 
 class Proposer:

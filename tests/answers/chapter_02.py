@@ -82,7 +82,7 @@ def my_chunked_prefill(target, tokens, size):
     while done < len(tokens):
         chunk = tokens[done : done + size]
         pos = torch.arange(done, done + len(chunk))
-        _, past_kvs = target.trunk(torch.tensor([chunk]), pos=pos, past_kvs=past_kvs)
+        _, past_kvs = target.states(torch.tensor([chunk]), pos=pos, past_kvs=past_kvs)
         done += len(chunk)
     return past_kvs
 """,

@@ -27,8 +27,9 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
         """
 def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     idx = torch.tensor([(*unread, current_token, *candidates)])
-    hidden, cache = target.trunk(idx, None, past_kvs)
-    return [sampling.probs(target.lm_head(hidden[0, len(unread) :])), cache]
+    streams, cache = target.states(idx, None, past_kvs)
+    hidden = target.ln_f(streams[-1][0, len(unread) :])
+    return [sampling.probs(target.lm_head(hidden)), cache]
 """,
     ],
     1: [

@@ -13,7 +13,7 @@ def my_early_exit(target, depth, head, text, K, rng):
         rows.append(q)
         streams.append(found[-1])
     begun = Begun(depth, torch.cat(streams, dim=1), past_kvs)
-    return Tree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)
+    return BegunTree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)
 """
 
 RIGHT = {
@@ -31,7 +31,7 @@ def my_early_exit(target, depth, head, text, K, rng):
     def grow(tokens, rows, streams, past_kvs):
         if len(tokens) == K + 1:
             q, stream = torch.stack(rows), torch.cat(streams, 1)
-            return Tree(tokens[1:], [i - 1 for i in range(K)], q, (depth, stream, past_kvs))
+            return BegunTree(tokens[1:], [i - 1 for i in range(K)], q, (depth, stream, past_kvs))
         (*_, x), past_kvs = target.states(torch.tensor([tokens[-1:]]), None, past_kvs, None, depth)
         q = Sampling().probs(head(x).flatten())
         return grow([*tokens, rng.categorical(q)], [*rows, q], [*streams, x], past_kvs)
@@ -49,7 +49,7 @@ class my_early_exit:
             stream[:, i] = streams[-1][:, 0]
             q[i] = Sampling().probs(head(stream[0, i]))
             tokens.append(rng.categorical(q[i]))
-        return Tree(tuple(tokens[1:]), tuple(range(-1, K - 1)), q, Begun(depth, stream, kvs))
+        return BegunTree(tuple(tokens[1:]), tuple(range(-1, K - 1)), q, Begun(depth, stream, kvs))
 """,
     ],
     1: [
@@ -119,7 +119,7 @@ def my_early_exit(target, depth, head, text, K, rng):
         rows.append(q)
     n = len(text.tokens)
     begun = Begun(depth, streams[-1][:, n - 1 :], kvs)
-    return Tree(tokens[n:], list(range(-1, K - 1)), torch.stack(rows), begun)
+    return BegunTree(tokens[n:], list(range(-1, K - 1)), torch.stack(rows), begun)
 """,
             "only the newest token",
         ),
@@ -135,7 +135,10 @@ def my_early_exit(target, depth, head, text, K, rng):
             "is one-hot",
         ),
         (NAPKIN.replace("range(-1, K - 1)", "range(K)"), "the first follows -1"),
-        (NAPKIN.replace("torch.stack(rows), begun)", "torch.stack(rows))"), "begun is None"),
+        (
+            NAPKIN.replace("torch.stack(rows), begun)", "torch.stack(rows), None)"),
+            "begun is None; it takes",
+        ),
         (NAPKIN.replace("torch.stack(rows), begun)", "rows, begun)"), "q has the shape"),
         (NAPKIN.replace("Begun(depth,", "Begun(depth - 1,"), "begun says depth"),
         (NAPKIN.replace("torch.cat(streams, dim=1)", "streams[-1]"), "every guess but the last"),
@@ -160,10 +163,10 @@ def my_early_exit(target, depth, head, text, K, rng):
         ),
         (
             NAPKIN.replace(
-                "return Tree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)",
+                "return BegunTree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)",
                 "return tokens, rows",
             ),
-            "return Tree(tokens, parents, q, begun)",
+            "return BegunTree(tokens, parents, q, begun)",
         ),
     ],
     1: [
