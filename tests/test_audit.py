@@ -190,12 +190,6 @@ def compare_one(counts, exact):
     return p_value(*chi_squared(counts, exact, sum(counts.values())))
 
 
-def test_right_samples_have_even_p_values(truth):
-    found = [compare_one(draws(truth.exact[(0,)], 1000, seed), truth.exact[(0,)])
-             for seed in range(200)]  # fmt: skip
-    assert 5 <= sum(p < 0.1 for p in found) <= 37 and 70 <= sum(p < 0.5 for p in found) <= 130
-
-
 def test_what_is_surely_seen_is_seen_whatever_the_bias():
     n, V = 1000, 20
     exact = {(x,): 1 / V for x in range(V)}
@@ -288,16 +282,6 @@ def test_own_probs_are_those_of_each_text_alone():
                 assert torch.allclose(row[i], sampling.probs(logits), atol=1e-12)
 
 
-def spoiled_at(truth, place, change):
-    """A mode whose token at one place, from 1, is drawn from something else than p."""
-
-    def generate(prompts, n, sampling, seed):
-        at = lambda i, p: change(p) if i == place - 1 else p  # noqa: E731
-        return drawn(truth.target, prompts, n, sampling, seed, at).tolist()
-
-    return generate
-
-
 SPOILED = {
     "even": lambda p: torch.full_like(p, 1 / p.shape[-1]),
     "likeliest": lambda p: torch.nn.functional.one_hot(p.argmax(-1), p.shape[-1]).double(),
@@ -305,22 +289,16 @@ SPOILED = {
 }
 
 
-SPOILS = [
-    pytest.param(
-        place, change, id=f"{place}-{name}",
-        marks=() if (place == 6) == (name == "flat") else pytest.mark.wide,
-    )
-    for place in (5, 6) for name, change in SPOILED.items()
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("place, change", SPOILS)
+@pytest.mark.parametrize("place, change", [(5, "even"), (5, "likeliest"), (6, "flat")])
 def test_a_place_where_no_joint_test_looks_is_seen(truth, faithful, change, place):
     """A bonus token, say: K = 4 puts the first of them at token 5, or at 6."""
 
     def mode(prompts, n, sampling, seed):
-        at = spoiled_at(truth, place, change) if sampling.temperature else faithful
-        return at(prompts, n, sampling, seed)
+        if not sampling.temperature:
+            return faithful(prompts, n, sampling, seed)
+        spoil = SPOILED[change]
+        at = lambda i, p: spoil(p) if i == place - 1 else p  # noqa: E731
+        return drawn(truth.target, prompts, n, sampling, seed, at).tolist()
 
     [bad] = audited(truth, mode, samples=1500).rows
     assert re.match(rf"(token {place}|all places) off by a total variation", bad.refusal)
@@ -825,15 +803,6 @@ def test_a_file_with_an_engine_is_audited_and_reported(tmp_path, capsys, monkeyp
 NONE = "the engine takes no such constraints: grammar, penalties, repetition, bias, min-p\n"
 
 
-def test_the_exit_code_of_a_wrong_engine_is_1(tmp_path, capsys, monkeypatch, shipped):
-    own = tmp_path / "my_engine.py"
-    own.write_text(OWN.replace("ours.modes", "{'plain': lambda *_: [[1]]}").replace("mine", "off"))
-    monkeypatch.setattr(Truth, "of", lambda *_: shipped)
-    monkeypatch.setattr(audit, "controls", lambda *_: [])
-    assert audit.main([str(own), "--samples", "100"]) == 1
-    assert capsys.readouterr().out.endswith("prompts; 1 answers came to 100 prompts\n" + NONE)
-
-
 @pytest.mark.parametrize(
     "arguments,why",
     [
@@ -874,16 +843,6 @@ def test_what_cannot_be_audited_is_said_in_one_line(arguments, why, monkeypatch,
     assert nanogpt(["audit", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and why in said and said.count("\n") == 1
-
-
-def test_the_command_takes_a_readers_engine_and_ends_with_that_code(
-    tmp_path, monkeypatch, shipped, capsys
-):
-    monkeypatch.setattr(Truth, "of", lambda *_: shipped)
-    own = tmp_path / "my_engine.py"
-    own.write_text(OWN)
-    assert nanogpt(["audit", str(own), "--samples", "1", "--prompt", "a"]) == 2
-    assert capsys.readouterr().err.startswith("error: 1 samples are too few")
 
 
 def test_files_without_an_engine_are_refused(tmp_path):

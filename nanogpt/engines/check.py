@@ -107,7 +107,7 @@ def check_samples(
     target: CausalModel, name: str, decode: own.Decode, prompt: list, samples: int, say: Callable
 ) -> tuple[list[str], bool]:
     """Say what the tests of the samples find. Returns what is wrong, and whether they are blind."""
-    report = own.sampled(target, decode, prompt, PLACES, samples, name)
+    report = own.sampled(target, decode, prompt, PLACES, samples)
     [row] = report.rows
     worst = row.worst
     said = f"right, smallest p {shown(worst.p)}; a bias of {row.surely[0]:.2f} shows"

@@ -20,7 +20,6 @@ from nanogpt.engines.causal import BOUNDS, relative
 from nanogpt.engines.places import Listed, Report, judge
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
-from nanogpt.proof.statistics import LEVEL
 from nanogpt.proof.toys import context_start
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
@@ -188,21 +187,14 @@ def rows_of(
 
 
 def sampled(
-    target: GPTLanguageModel,
-    decode: Decode,
-    prompt: Sequence[int],
-    n: int,
-    samples: int,
-    who: str,
-    level: float = LEVEL,
+    target: GPTLanguageModel, decode: Decode, prompt: Sequence[int], n: int, samples: int
 ) -> Report:
     """The χ² tests of each place and of all, of so many texts of n tokens, at temperature 1.
 
     Raises ValueError if they are too few for a test.
     """
     texts = [decode(prompt, n, RAW, RandomSource(seed)).tokens for seed in range(samples)]
-    at = torch.arange(n).repeat(samples)
-    return judge(rows_of(target, prompt, texts), at, level, who, "temperature 1", "read again")
+    return judge(rows_of(target, prompt, texts), torch.arange(n).repeat(samples))
 
 
 def bound_of(model: GPTLanguageModel) -> float:

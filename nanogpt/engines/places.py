@@ -254,7 +254,12 @@ def refusal(tests: Sequence[Test | Place], level: float) -> str:
 
 
 def judge(
-    listed: Listed, at: Tensor, level: float, who: str, setting: str = "", source: str = ""
+    listed: Listed,
+    at: Tensor,
+    level: float = LEVEL,
+    who: str = "",
+    setting: str = "",
+    source: str = "",
 ) -> Report:
     """The report on rows of which tokens are listed: all places, then each that enough texts reach.
 
