@@ -400,7 +400,7 @@ def parser_of(prog: str, description: str, prompt: str, samples: int) -> argpars
     """A parser of the arguments that every audit takes."""
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog=prog, description=description, formatter_class=how)
-    how = "of each setting, default: %(default)s"
+    how = "texts, default: %(default)s"
     parser.add_argument("--samples", type=int, default=samples, help=how)
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     how = "a right engine fails a test so rarely, default: %(default)s"
