@@ -32,7 +32,7 @@ and a folder for each further question:
                                      decoders, the gallery of bugs
     measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a
                                      service measures; sizing, configs; the words size and load
-    engines/     is theirs right?    export, adapters, audit; endpoint: over HTTP, on any model;
+    engines/     is theirs right?    export, adapters, places, audit; endpoint: over HTTP;
                                      serve: a server to try that on; causal, own: any model of
                                      transformers as a target, and the word check: does it hold
     arena/       is yours better?    template: start your own draft here; referee, race, and

@@ -28,9 +28,10 @@ from nanogpt.drafts.protocol import lifted
 from nanogpt.engines import adapters, audit
 from nanogpt.engines.adapters import Engine
 from nanogpt.engines.audit import SETTINGS, Plan, Truth
+from nanogpt.engines.places import Row
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.decoders import decoder, server_decoder
-from nanogpt.proof.statistics import LEAST, LEVEL, by_rank, of_counts, own_probs, score
+from nanogpt.proof.statistics import LEAST, LEVEL, by_rank, of_counts, own_probs, score, shown
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.speculative import speculative_generate
@@ -80,7 +81,7 @@ def places(pair):
 # What one mode's audit found
 
 
-def least(row: audit.Row, setting: str) -> dict:
+def least(row: Row, setting: str) -> dict:
     """The smallest p-values of a setting: jointly, by letters, by ranks, and of one place."""
     together, *each = row.places[setting]
     worst = min(each, key=lambda place: place.p)
@@ -97,7 +98,7 @@ def least(row: audit.Row, setting: str) -> dict:
     }
 
 
-def p_values(row: audit.Row) -> list[float]:
+def p_values(row: Row) -> list[float]:
     """Of all tests of a row."""
     each = [p for places in row.places.values() for x in places for p in (x.letters, x.ranks)]
     return [test.p for test in row.tests] + each
@@ -375,7 +376,7 @@ def runs_of(K, setting: str, generate, truth: Truth, runs: int, samples: int) ->
     """So many audits of samples, each from seeds of its own: refusals, and how small p became."""
     found, refused = [], 0
     for run in range(runs):
-        row, plan = audit.Row("draft", K=K), Plan(truth, (setting,), samples, run * samples, LEVEL)
+        row, plan = Row("draft", K=K), Plan(truth, (setting,), samples, run * samples, LEVEL)
         try:
             audit.audit_samples(row, setting, generate, plan, tqdm(**QUIET))
         except audit.Refused:
@@ -472,7 +473,7 @@ def seen_line(name: str, title: str, found: dict) -> str:
         )
     kinds = ("jointly", "letters", "ranks", "worst")
     best = min(last, key=lambda x: min(x[kind] for kind in kinds if x[kind] is not None))
-    ps = ["–" if best[kind] is None else audit.shown(best[kind]) for kind in kinds]
+    ps = ["–" if best[kind] is None else shown(best[kind]) for kind in kinds]
     cells += [f"{found['samples']:,}", *ps[:3], f"{ps[3]}, {best['at']}"]
     tests = sum(x["tests"] for x in found["looked"])
     verdict = f"{best['setting']}, K = {best['K']}"
@@ -512,7 +513,7 @@ def right_table(part: dict) -> list[str]:
     def line(name, K, setting, rows):
         runs, tests, refused = (sum(r[key] for r in rows) for key in ("runs", "tests", "refused"))
         shares = " | ".join(share(rows, str(level)) for level in LEVELS)
-        lowest = audit.shown(min(row["least"] for row in rows))
+        lowest = shown(min(row["least"] for row in rows))
         return (
             f"| {name} | {K} | {setting} | {runs} | {tests:,} | {shares} | {lowest} | {refused} |"
         )

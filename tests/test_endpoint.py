@@ -1,7 +1,6 @@
 """The audit of a server over HTTP, on a right one of our own and on wrong ones; and of its logs."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import math
@@ -17,7 +16,7 @@ from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import CharTokenizer
 from nanogpt.engines import endpoint, serve
-from nanogpt.engines.endpoint import Cells, Endpoint, Told, judge, told_of
+from nanogpt.engines.endpoint import Endpoint, Told, judge, rows_of, told_of
 from nanogpt.generate import Generation, Round
 from nanogpt.proof.statistics import LEVEL
 from nanogpt.sampling import RandomSource, Sampling
@@ -54,6 +53,16 @@ def audited(address, told=False, sampling=Sampling(), texts=TEXTS, n=TOKENS, **m
     return server.audit(endpoint.PROMPT, n, texts, sampling, told=told)
 
 
+def found(report):
+    """The places of a report on one server or log."""
+    [row] = report.rows
+    return row.places["temperature 1"]
+
+
+def names(report):
+    return [place.place for place in found(report)]
+
+
 @functools.cache
 def audit_of(bug, told=False):
     """The report on a server with this bug in it, for all tests that ask for it."""
@@ -69,9 +78,9 @@ def audit_of(bug, told=False):
 )
 def test_a_right_server_is_not_refused(served, draft):
     report = audited(served(draft=draft))
-    assert report.right and not report.blind and report.texts == TEXTS
-    assert [place.place for place in report.places[:2]] == ["all places", "token 1"]
-    assert len(report.places) == 1 + TOKENS and report.source == "read again"
+    assert report.exit_code == 0 and report.samples == TEXTS
+    assert report.options == "p read again, of the 20 likeliest"
+    assert names(report) == ["all places", *(f"token {i + 1}" for i in range(TOKENS))]
 
 
 @pytest.mark.parametrize("bug, first", [pytest.param(11, 1, marks=WIDE), (8, 5), (STALE, 2)])
@@ -79,7 +88,7 @@ def test_a_wrong_server_is_refused_from_where_its_bug_comes_in(bug, first):
     """Bug 11 accepts every guess; with K = 4, bug 8's first bonus token is the fifth or sixth."""
     report = audit_of(bug)
     assert not report.right and not report.blind
-    failed = [place.place for place in report.places[1:] if place.p < LEVEL]
+    failed = [place.place for place in found(report)[1:] if place.p < LEVEL]
     assert not {f"token {i}" for i in range(1, first)} & set(failed)
 
 
@@ -113,9 +122,9 @@ def test_a_cut_is_tested_and_a_wider_one_is_refused(served):
     cut, address = Sampling(0.7, top_k=8), served()
     assert audited(address, sampling=cut, texts=40).right
     wider = audited(address, sampling=cut, texts=40, top_k=12)  # `more` has the last word
-    assert not wider.right and wider.worst.p == 0
+    assert not wider.right and wider.rows[0].worst.p == 0
     hotter = audited(address, sampling=cut, texts=40, temperature=1.5)
-    assert not hotter.right and hotter.worst.p > 0
+    assert not hotter.right and hotter.rows[0].worst.p > 0
 
 
 def test_a_seed_that_is_not_used_is_seen(served):
@@ -175,7 +184,7 @@ def test_the_command_says_its_verdict_and_returns_it(served, capsys, tmp_path):
     few = ["--samples", str(TEXTS), "--tokens", str(TOKENS)]
     assert nanogpt(["audit", served(), *few, "--json", str(file)]) == 0
     assert "verdict: right; a bias of" in capsys.readouterr().out
-    assert json.loads(file.read_text())["source"] == "read again"
+    assert json.loads(file.read_text())["options"].startswith("p read again")
     assert nanogpt(["audit", served(8), *few]) == 1
     assert "verdict: WRONG, token" in capsys.readouterr().out
     assert nanogpt(["audit", served(), "--samples", "20", "--tokens", "3"]) == 2
@@ -272,11 +281,12 @@ def drawn(n, rng, p=P, change=lambda p: p):
 
 
 def test_which_tokens_are_listed_does_not_depend_on_the_one_that_came():
-    lists = [told(token).listed(Sampling(), 4) for token in range(8)]
-    assert all(p == lists[0][0] and border == math.log(0.1) for p, border in lists)
-    assert list(lists[0][0]) == ["0", "1", "2"]  # the fourth is the border
+    rows = rows_of([told(token) for token in range(8)], Sampling(), 4)
+    right = torch.tensor([0.35, 0.2, 0.15, 0, 0.3, 0], dtype=torch.float64)  # the fourth: border
+    assert torch.allclose(rows.p, right.expand(8, -1)) and rows.came.tolist() == [0, 1, 2, *[4] * 5]
     tied = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.1], dtype=torch.float64)
-    assert all(list(told(t, tied, 3).listed(Sampling(), 3)[0]) == ["0", "1"] for t in range(5))
+    rows = rows_of([told(token, tied, 3) for token in range(5)], Sampling(), 3)
+    assert ((rows.p > 0) == torch.tensor([True, True, False, True, False])).all()
 
 
 def test_right_tokens_fail_a_test_as_rarely_as_its_level_says():
@@ -284,7 +294,7 @@ def test_right_tokens_fail_a_test_as_rarely_as_its_level_says():
     ps = [
         p
         for _ in range(60)
-        for place in judge(drawn(100, rng), Sampling(), LEVEL, "", "").places
+        for place in found(judge(drawn(100, rng), Sampling()))
         for p in (place.letters, place.ranks)
     ]
     low = sum(p < 0.05 for p in ps) / len(ps)
@@ -300,46 +310,43 @@ def test_right_tokens_fail_a_test_as_rarely_as_its_level_says():
     ],
 )
 def test_wrong_tokens_are_refused(change):
-    report = judge(drawn(600, RandomSource(2), change=change), Sampling(), LEVEL, "", "")
+    report = judge(drawn(600, RandomSource(2), change=change), Sampling())
     assert not report.right
 
 
 def test_the_cells_hold_the_whole_p_and_what_cannot_come():
     cut = Sampling(0.5, top_k=3)
-    cells = Cells.of([told(token) for token in range(8)], cut, 3)
-    assert torch.allclose(cells.letters.sum(1), torch.ones(8, dtype=torch.float64))
-    assert torch.allclose(cells.ranks.sum(1), torch.ones(8, dtype=torch.float64))
+    (letters, letter), (ranks, _) = rows_of([told(token) for token in range(8)], cut, 3).cells()
+    assert torch.allclose(letters.sum(1), torch.ones(8, dtype=torch.float64))
+    assert torch.allclose(ranks.sum(1), torch.ones(8, dtype=torch.float64))
     kept = cut.probs(P.log())
-    assert torch.allclose(cells.letters[0, :2], kept[:2]) and cells.letters[0, -1] == 0
-    rest, never = cells.letters.shape[1] - 2, cells.letters.shape[1] - 1
+    assert torch.allclose(letters[0, :2], kept[:2]) and letters[0, -1] == 0
+    rest, never = letters.shape[1] - 2, letters.shape[1] - 1
     # The third is the border; the fourth is within SLACK of it, the fifth is not.
-    assert cells.letter.tolist() == [0, 1, rest, rest, never, never, never, never]
+    assert letter.tolist() == [0, 1, rest, rest, never, never, never, never]
 
 
 def test_a_text_that_ends_early_is_tested_as_far_as_it_goes():
     texts = drawn(80, RandomSource(3))
     texts[40:] = [text[:1] for text in texts[40:]]
-    report = judge(texts, Sampling(), LEVEL, "", "")
-    assert [place.place for place in report.places] == ["all places", "token 1"]  # 40 are too few
+    report = judge(texts, Sampling())
+    assert names(report) == ["all places", "token 1"]  # 40 are too few
     with pytest.raises(ValueError, match="49 tokens came"):
-        judge([text[:1] for text in texts[:49]], Sampling(), LEVEL, "", "")
+        judge([text[:1] for text in texts[:49]], Sampling())
 
 
 def test_the_control_draws_from_p_but_for_a_fourth():
     came = [one for text in drawn(2000, RandomSource(4)) for one in text]
-    made = endpoint.spoiled(came, Sampling(), 4, 0)
-    likeliest = sum(one.token == max(one.top, key=one.top.get) for one in made) / len(made)
-    assert abs(likeliest - (0.25 + 0.75 * 0.35)) < 0.04
-    unlisted = sum(one.token == "" for one in made) / len(made)
-    assert abs(unlisted - 0.75 * 0.3) < 0.03  # p of the border and of what follows it
+    made = rows_of(came, Sampling(), 4).spoiled(0).came
+    assert abs(float((made == 0).double().mean()) - (0.25 + 0.75 * 0.35)) < 0.04
+    # p of the border and of what follows it
+    assert abs(float((made == 4).double().mean()) - 0.75 * 0.3) < 0.03
 
 
 def test_a_report_is_wrong_at_its_level_and_blind_at_its_level():
-    report = judge(drawn(200, RandomSource(5)), Sampling(), LEVEL, "", "")
-    assert report.right and not report.blind
-    strict = dataclasses.replace(report, level=1.0)
-    assert not strict.right and strict.blind is False
-    assert dataclasses.replace(report, level=0.0).blind
+    texts = drawn(200, RandomSource(5))
+    for level, code in ((LEVEL, 0), (1.0, 1), (0.0, 2)):
+        assert judge(texts, Sampling(), level).exit_code == code
 
 
 # What a request may ask beside a sampling

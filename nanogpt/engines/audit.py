@@ -28,12 +28,11 @@ import copy
 import dataclasses
 import functools
 import itertools
-import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -44,17 +43,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt import checkpoint
-from nanogpt.data import CharTokenizer, check_folders
+from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
-from nanogpt.engines import endpoint
+from nanogpt.engines import endpoint, places
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
+from nanogpt.engines.places import TIE, Power, Report, Row, Test
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import total_variation
 from nanogpt.proof.statistics import (
     LEVEL,
     Joint,
-    Place,
     by_rank,
     chi_squared,
     draws,
@@ -65,17 +64,14 @@ from nanogpt.proof.statistics import (
     own_probs,
     p_value,
     power,
-    shown,
     surely_seen,
 )
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import Sampling
 from nanogpt.serving.constraints import Constraints, Past
 from nanogpt.serving.grammar import Grammar
 
 GREEDY = ("ROMEO:", "What say", "The king", "O, ", "First Citizen:\n")  # each continued so far:
-GREEDY_TOKENS = 100
 ROUNDING = 1e-5  # of a sum of probabilities, in float32
-TIE = 1e-4  # float32 engines may choose either of two logits that are as close
 PROMPT = "No more, no more, no "  # every third guess is rejected here, and lookup finds repeats
 DEPTH = 3  # tokens of a sample that are tested jointly, at temperature 1
 PLACES = ((0,), (1,), (2,), (0, 1, 2))
@@ -143,40 +139,21 @@ def resampled(
     return probs
 
 
-@dataclass(frozen=True)
-class Test:
-    """One χ² test: the places of the tokens, its p-value, and the total variation beside it."""
-
-    places: str
-    p: float
-    total_variation: float
-
-
 def compare(samples: Counter, exact: dict[tuple, Joint]) -> list[Test]:
-    """One test of the samples' tokens for each entry {places: distribution} of `exact`."""
+    """One test of the samples' tokens for each entry {tokens: distribution} of `exact`."""
     n, tests = sum(samples.values()), []
-    for places, right in exact.items():
-        counts = marginal(samples, places)
+    for tokens, right in exact.items():
+        counts = marginal(samples, tokens)
         p = p_value(*chi_squared(counts, right, n))
         distance = total_variation({x: count / n for x, count in counts.items()}, right)
-        tests.append(Test(called(places), p, distance))
+        tests.append(Test(called(tokens), p, distance))
     return tests
 
 
-def called(places: Sequence[int]) -> str:
-    """The places' name: "token 2", or "tokens 1-3" jointly."""
-    first, last = places[0] + 1, places[-1] + 1
+def called(tokens: Sequence[int]) -> str:
+    """The name of a test of these: "token 2", or "tokens 1-3" jointly."""
+    first, last = tokens[0] + 1, tokens[-1] + 1
     return f"token {first}" if first == last else f"tokens {first}-{last}"
-
-
-@dataclass(frozen=True)
-class Power:
-    """What a test sees: any bias of `surely` or more; and `resampled`, off by `other`, so often."""
-
-    places: str
-    surely: float
-    other: float
-    power: float
 
 
 def powers(
@@ -184,14 +161,14 @@ def powers(
 ) -> list[Power]:
     """The power of each test on n samples. Raises ValueError if n are too few for a test."""
     found = []
-    for places, right in exact.items():
-        shift, freedom = chi_squared({x: n * p for x, p in other[places].items()}, right, n)
+    for tokens, right in exact.items():
+        shift, freedom = chi_squared({x: n * p for x, p in other[tokens].items()}, right, n)
         if freedom < 1:
-            few = f"{n} samples are too few for a test of {called(places)} after this prompt"
+            few = f"{n} samples are too few for a test of {called(tokens)} after this prompt"
             raise ValueError(f"{few}; take some thousands")
         seen = power(freedom, shift, level)
-        distance = total_variation(other[places], right)
-        found.append(Power(called(places), surely_seen(freedom, n, level), distance, seen))
+        distance = total_variation(other[tokens], right)
+        found.append(Power(called(tokens), surely_seen(freedom, n, level), distance, seen))
     return found
 
 
@@ -226,84 +203,12 @@ class Truth:
         tables = []
         for probs in (next_probs(target, tokens), resampled(target, draft, tokens)):
             joint = exact_joint(probs, tokens, DEPTH)
-            tables.append({places: marginal(joint, places) for places in PLACES})
+            tables.append({tokens: marginal(joint, tokens) for tokens in PLACES})
         return cls(target, [tokenizer.encode(text) for text in GREEDY], tokens, prompt, *tables)
 
 
 class Refused(Exception):
     """What is wrong with a mode, in one line."""
-
-
-def each_place(p: Tensor, made: Tensor, level: float) -> list[Place]:
-    """The tests of all places together, then of each. made (N, n), and of each its p (N, n, V)."""
-
-    def test(place: str, p: Tensor, tokens: Tensor) -> Place:
-        return Place.of(place, (p, tokens), by_rank(p, tokens), level)
-
-    together = test("all places", p.flatten(0, 1), made.flatten())
-    each = [test(f"token {i + 1}", p[:, i], made[:, i]) for i in range(made.shape[1])]
-    return [together, *each]
-
-
-@dataclass
-class Row:
-    """What was found out about one mode. `refusal` is empty if it is right.
-
-    K: how many tokens it drafts, None if it drafts none. greedy: how many of the prompts are
-    continued as by the target; ties: tokens where its best two logits are within TIE and the other
-    one came. tests: of the first tokens, at temperature 1; places: by setting, of all places and of
-    each. counts: what the engine told, "greedy" and "at 1".
-    """
-
-    mode: str
-    greedy: int = 0
-    ties: int = 0
-    tests: list[Test] = field(default_factory=list)
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    refusal: str = ""
-    seconds: float = 0.0
-    K: int | None = None
-    places: dict[str, list[Place]] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The mode, and K where it drafts."""
-        return self.mode if self.K is None else f"{self.mode}, K = {self.K}"
-
-
-@dataclass
-class Report:
-    """The audit of an engine: a row for each mode, and what the tests can see.
-
-    engine, version, options: exactly what was run, as in Engine. greedy: how many texts of
-    GREEDY_TOKENS tokens. chance: the tests of as many samples drawn from the exact distribution
-    itself. controls: what was found out about decoders that are known to be wrong. untaken: what
-    the engine could have been asked, if it took such constraints.
-    """
-
-    engine: str
-    version: str
-    options: str
-    prompt: str
-    greedy: int
-    samples: int
-    level: float
-    seed: int
-    power: list[Power]
-    chance: list[Test]
-    rows: list[Row] = field(default_factory=list)
-    controls: list[Row] = field(default_factory=list)
-    untaken: list[str] = field(default_factory=list)
-
-    @property
-    def right(self) -> bool:
-        """Whether every mode is."""
-        return not any(row.refusal for row in self.rows)
-
-    @property
-    def blind(self) -> bool:
-        """Whether a decoder that is known to be wrong was not refused: the samples are too few."""
-        return not all(row.refusal for row in self.controls)
 
 
 def answers(
@@ -341,7 +246,7 @@ def behind_the_best(
 def audit_greedy(row: Row, generate: Generate, truth: Truth) -> None:
     """Fill in the row's greedy texts. Raises Refused if one is not the target's."""
     V, refusals = truth.target.config.vocab_size, []
-    made = answers(generate, truth.greedy, GREEDY_TOKENS, Sampling(0), 0, V)
+    made = answers(generate, truth.greedy, places.GREEDY_TOKENS, Sampling(0), 0, V)
     for i, (prompt, tokens) in enumerate(zip(truth.greedy, made, strict=True), 1):
         behind = behind_the_best(truth.target, prompt, tokens).tolist()
         row.ties += sum(0 < x <= TIE for x in behind)
@@ -358,10 +263,10 @@ class Plan(NamedTuple):
     """What every mode of an audit is asked: so many samples of each setting, from this seed on."""
 
     truth: Truth
-    settings: Sequence[str]  # of SETTINGS, and of the truth's rules
-    samples: int
-    seed: int
-    level: float
+    settings: Sequence[str] = ("T 1",)  # of SETTINGS, and of the truth's rules
+    samples: int = SAMPLES
+    seed: int = 0
+    level: float = LEVEL
 
 
 def samples_of(generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: tqdm) -> Tensor:
@@ -435,20 +340,19 @@ def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: t
         sampling, rules = SETTINGS[setting], None
         made = samples_of(generate, plan, n, sampling, bar)
         p = rounded(truth, made, sampling)
-    row.places[setting] = places = each_place(p, made, plan.level)
+    rows = p.flatten(0, 1), made.flatten()
+    at = torch.arange(n).repeat(len(made))
+    row.places[setting] = places.each_place([rows, by_rank(*rows)], at, plan.level)
     tests = []
     if sampling == Sampling() and rules is None:
         firsts = Counter(map(tuple, made[:, :DEPTH].tolist()))
         row.tests = tests = compare(firsts, truth.exact)
-    found = [(test.p, test.places, test.total_variation) for test in tests]
-    found += [(place.p, place.place, place.total_variation) for place in places]
-    least, where, off = min(found, key=lambda test: test[0])
-    if not least >= plan.level:
+    if said := places.refusal([*tests, *row.places[setting]], plan.level):
         kind = f"{setting}, " * (rules is not None or sampling != Sampling())
         broken = int((p.gather(-1, made[..., None]) == 0).any(1).sum()) if rules is not None else 0
         if broken:
             kind += f"{broken:,} of {len(made):,} texts hold a letter that must not come, "
-        raise Refused(f"{kind}{where} off by a total variation of {off:.2f}, p {shown(least)}")
+        raise Refused(kind + said)
 
 
 def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) -> Row:
@@ -471,22 +375,14 @@ def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) 
     return row
 
 
-def audit(
-    engine: Engine,
-    truth: Truth,
-    samples: int = SAMPLES,
-    seed: int = 0,
-    level: float = LEVEL,
-    progress: bool = False,
-    K: int = 4,
-    settings: Sequence[str] = ("T 1",),
-) -> Report:
+def audit(engine: Engine, plan: Plan, K: int = 4, progress: bool = False) -> Report:
     """Every mode of the engine against the truth: the greedy texts, then the samples.
 
-    K: how many tokens the engine drafts; a mode named "plain" drafts none. settings: names in
-    SETTINGS, or in the truth's rules, of which those are asked that the engine takes.
+    K: how many tokens the engine drafts; a mode named "plain" drafts none. Of the truth's rules
+    those are asked that the engine takes.
     Raises ValueError if the samples are too few for a test.
     """
+    truth, settings, samples, seed, level = plan
     power = powers(truth.exact, truth.other, samples, level)
     jointly = [*truth.exact.values()][-1]
     chance = compare(draws(jointly, samples, seed), truth.exact)
@@ -495,17 +391,16 @@ def audit(
     for name in settings:
         if name in truth.rules and not asks(truth.rules[name]) <= set(engine.takes):
             report.untaken.append(name)
-    settings = [name for name in settings if name not in report.untaken]
-    total, silent = len(engine.modes) * len(settings) * samples, None if progress else True
-    with tqdm(total=total, unit="sample", disable=silent) as bar:  # None: but in a terminal
-        for mode in engine.modes:
+    plan = plan._replace(settings=[name for name in settings if name not in report.untaken])
+    each, silent = len(plan.settings) * samples, None if progress else True
+    with tqdm(total=len(engine.modes) * each, unit="sample", disable=silent) as bar:
+        for mode in engine.modes:  # None: but in a terminal
             row_K = None if mode == "plain" else K
             bar.set_description(f"{engine.name} {Row(mode, K=row_K).name}")
-            plan = Plan(truth, settings, samples, seed, level)
             report.rows.append(audit_mode(engine, mode, row_K, plan, bar))
             if progress:
                 tell(f"{report.rows[-1].name}: done in {report.rows[-1].seconds:.0f} seconds")
-            bar.n = len(report.rows) * len(settings) * samples
+            bar.n = len(report.rows) * each
     return report
 
 
@@ -515,142 +410,29 @@ def tell(what: str) -> None:
     sys.stdout.flush()
 
 
-def controls(
-    truth: Truth,
-    samples: int,
-    seed: int,
-    level: float,
-    K: int,
-    progress: bool = False,
-    asked: Collection[str] = (),
-) -> list[Row]:
+def controls(plan: Plan, K: int, progress: bool = False) -> list[Row]:
     """The same samples of our own decoder, wrong: with each bug of CONTROLS, at temperature 1.
 
-    asked: of which of the truth's rules there are samples; of those, RULE_CONTROLS as well.
+    And with those of RULE_CONTROLS whose rules are among the plan's settings.
     """
-    wrong = [(f"bug {bug}", open_nanogpt(Path(), K, bug), "T 1") for bug in CONTROLS]
-    wrong += [
-        (name, open_nanogpt(Path(), K, bug), rules)
-        for name, bug, rules in RULE_CONTROLS
-        if rules in asked
-    ]
+    wrong = [(f"bug {bug}", bug, "T 1") for bug in CONTROLS]
+    wrong += [each for each in RULE_CONTROLS if each[-1] in plan.settings]
     rows = []
-    with tqdm(total=len(wrong) * samples, disable=None if progress else True) as bar:
-        for name, engine, setting in wrong:
+    with tqdm(total=len(wrong) * plan.samples, disable=None if progress else True) as bar:
+        for name, bug, setting in wrong:
             bar.set_description(f"control: {name}")
-            row = audit_mode(engine, "draft", K, Plan(truth, (setting,), samples, seed, level), bar)
+            engine = open_nanogpt(Path(), K, bug)
+            row = audit_mode(engine, "draft", K, plan._replace(settings=(setting,)), bar)
             rows.append(dataclasses.replace(row, mode=name))
     return rows
 
 
-# The verdict
-
-
-def per(counts: dict[str, int], made: str, of: str) -> str:
-    """One count divided by another, or a dash where the engine does not tell."""
-    return f"{counts[made] / counts[of]:.2f}" if counts.get(of) and made in counts else "-"
-
-
-def table(report: Report) -> list[str]:
-    """The report as lines: what each mode got, what chance gets, what the tests can see."""
-
-    def line(name, greedy, cells, passes="", accepted=""):
-        columns = f"{name:<17}{greedy:>6}" + "".join(f"{cell:>15}" for cell in cells)
-        return f"{columns}{passes:>8}{accepted:>10}".rstrip()
-
-    def tested(tests):
-        return [f"{shown(test.p)} {test.total_variation:.3f}" for test in tests]
-
-    names = [power.places for power in report.power]
-    ran = f"{report.engine} {report.version}" + f" ({report.options})" * bool(report.options)
-    lines = [
-        f"{ran}: {report.samples:,} samples after {report.prompt!r}",
-        line("", "greedy", names, "tokens", "accepted"),
-        line("", "", ["p    TV"] * len(names), "a pass", "greedy/1"),
-    ]
-    for row in [*report.rows, *(row for row in report.controls if row.tests)]:
-        greedy, at_1 = (row.counts.get(name, {}) for name in ("greedy", "at 1"))
-        made = greedy | {"tokens": report.greedy * GREEDY_TOKENS}
-        accepted = "/".join(per(counts, "accepted", "drafted") for counts in (greedy, at_1))
-        cells = tested(row.tests) or ["-"] * len(names)
-        right = f"{row.greedy}/{report.greedy}"
-        lines.append(line(row.name, right, cells, per(made, "tokens", "passes"), accepted))
-    other = [f"{x.power:.2f} {x.other:.3f}" for x in report.power]
-    return [
-        *lines,
-        line("exact draws", "", tested(report.chance)),
-        line("any bias, from", "", [f"{x.surely:.3f}" for x in report.power]),
-        line("resampling p", "", other),
-        f"Wrong is p < {report.level:g}. Exact draws: what chance alone does, p and distance (TV).",
-        "Any bias of so much TV is refused with probability .99 or more; a draft whose rejections",
-        "are resampled from p, off by the TV given, with the probability before it.",
-        *places_table(report.rows + report.controls),
-    ]
-
-
-def places_table(rows: Sequence[Row]) -> list[str]:
-    """The tests of every place as lines: all of them together, and the worst one."""
-    lines = []
-    for row in rows:
-        for setting, (together, *each) in row.places.items():
-            worst = min(each, key=lambda place: place.p)
-            ps = "".join(f"{shown(p):>10}" for p in (together.letters, together.ranks, worst.p))
-            surely = f"{together.surely:>7.3f}{max(place.surely for place in each):>7.3f}"
-            lines.append(f"{row.name:<20}{setting:<16}{len(each):>3}{ps}  {worst.place:<9}{surely}")
-    columns = f"{'letters':>10}{'ranks':>10}{'worst p':>10}  {'at':<9}{'all':>7}{'one':>7}"
-    head = [
-        "",
-        "Every place, each token by the p of its own text. A bias of the size in the last columns,",
-        "over all n places or at one of them, is refused with probability .99 or more.",
-        f"{'':<36}{'n':>3}{columns}",
-    ]
-    return head + lines if lines else []
-
-
-def verdicts(report: Report) -> list[str]:
-    """A sentence for each mode and control, and one where the controls make them worthless."""
-    found = []
-    for row in report.rows:
-        tokens = "1 greedy token" if row.ties == 1 else f"{row.ties} greedy tokens"
-        ties = f" ({tokens} from a tie within {TIE:g})" if row.ties else ""
-        found.append(f"{row.name}: {f'WRONG, {row.refusal}' if row.refusal else right(row)}{ties}")
-    for row in report.controls:
-        said = f"refused, {row.refusal}" if row.refusal else "NOT SEEN: take more samples"
-        found.append(f"control, {row.name}: {said}")
-    if report.untaken:
-        found.append(f"the engine takes no such constraints: {', '.join(report.untaken)}")
-    if report.right and report.blind:
-        found.append("no verdict: with so few samples, a bug that is there was not seen, either")
-    return found
-
-
-def right(row: Row) -> str:
-    """What it means that a row is not refused."""
-    if not row.places:
-        return "right"
-    together = max(places[0].surely for places in row.places.values())
-    one = max(place.surely for places in row.places.values() for place in places)
-    said = f"right; a bias of {together:.2f}, or of {one:.2f} at one place, would have been refused"
-    if row.K and any(counts.get("drafted") == 0 for counts in row.counts.values()):
-        said += "; but no guess was drafted, so its accept rule was not met"
-    return said
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of an audit."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt audit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = places.parser_of("nanogpt audit", __doc__, PROMPT, SAMPLES)
     what = f"{', '.join(ENGINES)}, a file with open_engine(folder), or a server's address"
     parser.add_argument("engine", help=what)
     parser.add_argument("--bug", type=int, metavar="N", help="of nanogpt, with this bug in it")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    how = "a right engine fails a test so rarely, default: %(default)s"
-    parser.add_argument("--level", type=float, default=LEVEL, help=how)
-    parser.add_argument("--prompt", default=PROMPT, help="of the samples, default: %(default)r")
     how = "drafted tokens, if it takes K, one audit for each; default: 4 1"
     parser.add_argument("--K", type=int, nargs="+", default=[4, 1], help=how)
     which = parser.add_mutually_exclusive_group()
@@ -658,7 +440,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     which.add_argument("--quick", action="store_true", help=how)
     how = "the first K, temperature 1 and the constraints alone"
     which.add_argument("--constraints", action="store_true", help=how)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     return parser.parse_args(arguments)
 
 
@@ -667,14 +448,11 @@ def audited(given: argparse.Namespace) -> Report:
 
     Raises ValueError, OSError or ImportError if there is nothing to audit.
     """
-    check_folders(given.json)
+    places.check_given(given)
     if given.bug is not None and given.engine != "nanogpt":
         raise ValueError("--bug goes with the engine nanogpt")
-    if not 0 < given.level < 1:
-        raise ValueError(f"level is {given.level}; it must be between 0 and 1")
     if min(given.K) < 1:
         raise ValueError(f"K is {min(given.K)}; it must be a whole number from 1")
-    RandomSource(given.seed)  # refuses a seed below 0
     target, tokenizer = checkpoint.load()
     draft, _ = checkpoint.load(transformer.DISTILLED)
     with tempfile.TemporaryDirectory() as folder:
@@ -685,22 +463,18 @@ def audited(given: argparse.Namespace) -> Report:
         tell(f"Working out what comes after {given.prompt!r} how often …")
         truth = Truth.of(target, draft, tokenizer, given.prompt)
         truth = dataclasses.replace(truth, rules=rules_of(tokenizer))
-        asked = truth, given.samples, given.seed, given.level, True
         one = given.quick or given.constraints
         settings = [*SETTINGS][: 1 if one else None] + [*truth.rules] * (not given.quick)
-        reports = []
-        for K in given.K[: 1 if one else None]:
-            if reports:  # what drafts nothing, and the constraints, have been audited
-                engine = open_any(given.engine, Path(folder), K, given.bug)
-                drafting = {mode: f for mode, f in engine.modes.items() if mode != "plain"}
-                engine = dataclasses.replace(engine, modes=drafting)
-                settings = [*SETTINGS]
-            reports.append(audit(engine, *asked, K, settings))
-        report = reports[0]
-        ruled = {name for row in report.rows for name in row.counts} - {"greedy", *SETTINGS}
-        report.rows = [*itertools.chain.from_iterable(each.rows for each in reports)]
+        plan = Plan(truth, settings, given.samples, given.seed, given.level)
+        report = audit(engine, plan, given.K[0], True)
+        for K in given.K[1:] * (not one):  # what drafts nothing, and the constraints, are done
+            engine = open_any(given.engine, Path(folder), K, given.bug)
+            drafting = {mode: f for mode, f in engine.modes.items() if mode != "plain"}
+            engine = dataclasses.replace(engine, modes=drafting)
+            report.rows += audit(engine, plan._replace(settings=[*SETTINGS]), K, True).rows
         tell("The controls …")
-        report.controls = controls(*asked[:4], given.K[0], True, ruled)
+        ruled = {name for row in report.rows for name in row.counts}
+        report.controls = controls(plan._replace(settings=ruled), given.K[0], True)
         return report
 
 
@@ -716,7 +490,4 @@ def main(arguments: list[str] | None = None) -> int:
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
     report = audited(given)
-    print(*table(report), *verdicts(report), sep="\n")
-    if given.json:
-        given.json.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n")
-    return 1 if not report.right else 2 if report.blind else 0
+    return places.conclude(report, [*places.table(report), *places.verdicts(report)], given.json)

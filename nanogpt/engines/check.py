@@ -107,10 +107,11 @@ def check_samples(
     target: CausalModel, name: str, decode: own.Decode, prompt: list, samples: int, say: Callable
 ) -> tuple[list[str], bool]:
     """Say what the tests of the samples find. Returns what is wrong, and whether they are blind."""
-    report = own.sampled(target, decode, prompt, PLACES, samples, name)
-    worst = report.worst
-    said = f"right, smallest p {shown(worst.p)}; a bias of {report.places[0].surely:.2f} shows"
-    if not report.right:
+    report = own.sampled(target, decode, prompt, PLACES, samples)
+    [row] = report.rows
+    worst = row.worst
+    said = f"right, smallest p {shown(worst.p)}; a bias of {row.surely[0]:.2f} shows"
+    if row.refusal:
         said = f"WRONG, {worst.place}, p {shown(worst.p)}, off by {worst.total_variation:.2f}"
     blind = "; the control was NOT refused" if report.blind else "; the control was refused"
     say(f"  {name:<14}{said}{blind}")

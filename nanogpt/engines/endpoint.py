@@ -22,35 +22,29 @@ listed. Texts that ended must hold their end token, as vLLM's token ids do.
 from __future__ import annotations
 
 import argparse
-import bisect
 import dataclasses
 import json
 import os
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from nanogpt.data import check_folders
-from nanogpt.proof.statistics import LEVEL, RANKS, Place, shown
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.engines import places
+from nanogpt.engines.places import Listed, Report
+from nanogpt.proof.statistics import LEVEL
+from nanogpt.sampling import Sampling
 
 SAMPLES, TOKENS, LISTED = 1000, 10, 20
 PROMPT = "No more, no more, no "
 AT_ONCE = 20  # texts in a request
-FEWEST = 50  # tokens in a test of one place
-OWN = 63  # tokens with a cell of their own
-SLACK = 0.5  # of a logit: so far below the cut, rounding does not bring a token
-SPOILED = 0.25  # of the control's tokens
 
 
 @dataclass(frozen=True)
@@ -60,21 +54,6 @@ class Told:
     token: str
     logprob: float
     top: dict[str, float]
-
-    def listed(self, sampling: Sampling, n: int) -> tuple[dict[str, float], float]:
-        """{name: p} of the tokens likelier than the nth, and the nth's log-probability.
-
-        n: how many the server lists whatever was drawn, or fewer. The nth itself is left out, and
-        what is equally likely, so that which tokens are listed does not depend on the one drawn.
-        """
-        ranked = sorted(self.top.items(), key=lambda pair: -pair[1])[:n]
-        border = ranked[-1][1]
-        logs = torch.tensor([logprob for _, logprob in ranked], dtype=torch.float64)
-        p = logs.exp()
-        if sampling != Sampling():  # the nth is the last that top-k keeps
-            p = torch.softmax(logs / sampling.temperature, -1)
-        pairs = zip(ranked, p.tolist(), strict=True)
-        return {name: x for (name, logprob), x in pairs if logprob > border}, border
 
 
 def told_of(choice: dict[str, Any]) -> list[Told]:
@@ -101,128 +80,35 @@ def listed(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name(entry): entry["logprob"] for entry in entries}
 
 
-# The tests
-
-
-class Cells(NamedTuple):
-    """The cells of N tokens: letters (N, C) and ranks (N, R), the exact p of each cell.
-
-    letter and rank (N,): the cell into which each token fell.
-    """
-
-    letters: Tensor
-    letter: Tensor
-    ranks: Tensor
-    rank: Tensor
-
-    @classmethod
-    def of(cls, told: Sequence[Told], sampling: Sampling, n: int) -> Cells:
-        """Of tokens of which n or more are listed."""
-        lists = [one.listed(sampling, n) for one in told]
-        total = Counter()
-        for p, _ in lists:
-            total.update(p)
-        number = {token: i for i, (token, _) in enumerate(total.most_common(OWN))}
-        letters, ranks = [], []
-        for one, (p, border) in zip(told, lists, strict=True):
-            beyond = sampling.top_k is not None and one.logprob < border - SLACK
-            by_letter = {token: number.get(token, len(number)) for token in p}
-            by_rank = {token: bisect.bisect_right(RANKS, r) for r, token in enumerate(p)}
-            letters.append(row_of(one, p, by_letter, len(number) + 1, beyond))
-            ranks.append(row_of(one, p, by_rank, len(RANKS) + 1, beyond))
-        letters, ranks = (torch.tensor(x, dtype=torch.float64) for x in (letters, ranks))
-        return cls(letters[:, 1:], letters[:, 0].long(), ranks[:, 1:], ranks[:, 0].long())
-
-    def test(self, place: str, level: float) -> Place:
-        """The tests of these tokens: by letter and by rank."""
-        return Place.of(place, (self.letters, self.letter), (self.ranks, self.rank), level)
-
-    def at(self, some: Tensor) -> Cells:
-        """Those of some of the tokens, a mask (N,)."""
-        return Cells(*(column[some] for column in self))
-
-
-def row_of(
-    one: Told, p: dict[str, float], cell: dict[str, int], n: int, beyond: bool
-) -> list[float]:
-    """The cell of a token, then p of each of the n + 2 cells.
-
-    p and cell: of the listed tokens, each in one of n cells. After those, one of what is not listed
-    and one of what cannot come: where the token fell that is `beyond` the cut.
-    """
-    row = [0.0] * (n + 2)
-    for token, x in p.items():
-        row[cell[token]] += x
-    row[n] = max(0.0, 1 - sum(p.values()))
-    return [cell.get(one.token, n + beyond), *row]
-
-
-def spoiled(told: Sequence[Told], sampling: Sampling, n: int, seed: int) -> list[Told]:
-    """Tokens drawn from what is told, but one in four, by chance, is the likeliest there."""
-    rng, made = RandomSource(seed), []
+def rows_of(told: Sequence[Told], sampling: Sampling, n: int) -> Listed:
+    """What is told of tokens, as numbers: the n likeliest are listed whatever came, or more."""
+    number: dict[str, int] = {}
+    tokens, logs = [], []
     for one in told:
-        p, border = one.listed(sampling, n)
-        names, rest = [*p, ""], max(0.0, 1 - sum(p.values()))  # "": one that is not listed
-        drawn = rng.categorical(torch.tensor([*p.values(), rest], dtype=torch.float64))
-        token = names[0 if rng.bernoulli(SPOILED) else drawn]
-        made.append(Told(token, border, one.top))
-    return made
-
-
-@dataclass(frozen=True)
-class Report:
-    """The audit of a server or of a log.
-
-    source: where p comes from, "read again" or "told". listed: tokens that count as listed.
-    control: the test of all places, of as many tokens drawn from that p, a fourth of them wrongly.
-    """
-
-    who: str
-    source: str
-    texts: int
-    listed: int
-    sampling: Sampling
-    level: float
-    places: list[Place]
-    control: Place
-
-    @property
-    def worst(self) -> Place:
-        """The test with the smallest p-value."""
-        return min(self.places, key=lambda place: place.p)
-
-    @property
-    def right(self) -> bool:
-        """Whether no test fails."""
-        return self.worst.p >= self.level
-
-    @property
-    def blind(self) -> bool:
-        """Whether the control is not refused: the tokens are too few."""
-        return self.control.p >= self.level
+        ranked = sorted(one.top.items(), key=lambda pair: -pair[1])[:n]
+        tokens.append([number.setdefault(name, len(number)) for name, _ in ranked])
+        logs.append([logprob for _, logprob in ranked])
+    came = torch.tensor([number.get(one.token, -1) for one in told])
+    logprob = torch.tensor([one.logprob for one in told], dtype=torch.float64)
+    logs = torch.tensor(logs, dtype=torch.float64).view(-1, n)
+    return Listed.of(torch.tensor(tokens).view(-1, n), logs, came, logprob, sampling)
 
 
 def judge(
-    texts: Sequence[Sequence[Told]], sampling: Sampling, level: float, who: str, source: str
+    texts: Sequence[Sequence[Told]],
+    sampling: Sampling,
+    level: float = LEVEL,
+    who: str = "",
+    source: str = "",
 ) -> Report:
-    """All places together, then each that enough texts reach.
-
-    Raises ValueError if the texts are too few, or if too few tokens are listed.
-    """
-    every = [(i, one) for text in texts for i, one in enumerate(text)]
-    if len(every) < FEWEST:
-        raise ValueError(f"{len(every)} tokens came; {FEWEST} are the fewest for a test")
-    fewest = min(len(one.top) for _, one in every)
-    n = check_listed(fewest, sampling)
-    came = [one for _, one in every]
-    cells = Cells.of(came, sampling, n)
-    at = torch.tensor([i for i, _ in every])
-    places = [cells.test("all places", level)]
-    for i in range(int(at.max()) + 1):
-        if int((at == i).sum()) >= FEWEST:
-            places.append(cells.at(at == i).test(f"token {i + 1}", level))
-    control = Cells.of(spoiled(came, sampling, n, 0), sampling, n).test("all places", level)
-    return Report(who, source, len(texts), n, sampling, level, places, control)
+    """The report on texts. Raises ValueError if they are too few, or too few tokens are listed."""
+    told = [one for text in texts for one in text]
+    fewest = min((len(one.top) for one in told), default=LISTED)
+    rows = rows_of(told, sampling, check_listed(fewest, sampling))
+    at = torch.tensor([i for text in texts for i in range(len(text))])
+    setting = f"temperature {sampling.temperature:g}"
+    setting += f", top-k {sampling.top_k}" * (sampling.top_k is not None)
+    return places.judge(rows, at, level, who, setting, source)
 
 
 def check_listed(fewest: int, sampling: Sampling) -> int:
@@ -364,42 +250,11 @@ def read_log(path: Path) -> list[list[Told]]:
 # The command
 
 
-def table(report: Report) -> list[str]:
-    """The report as lines."""
-    of = report.sampling
-    drawn = f"temperature {of.temperature:g}" + f", top-k {of.top_k}" * (of.top_k is not None)
-    lines = [
-        f"{report.who}: {report.texts:,} texts, {drawn}; p {report.source}, "
-        f"of the {report.listed} likeliest",
-        f"{'':<14}{'letters':>10}{'ranks':>10}{'TV':>8}{'any bias, from':>16}",
-    ]
-    for place in report.places:
-        ps = "".join(f"{shown(p):>10}" for p in (place.letters, place.ranks))
-        lines.append(f"{place.place:<14}{ps}{place.total_variation:>8.3f}{place.surely:>16.3f}")
-    worst, control = report.worst, report.control
-    if report.right:
-        said = f"right; a bias of {report.places[0].surely:.2f} over all places would be refused"
-    else:
-        off = f"off by a total variation of {worst.total_variation:.2f}"
-        said = f"WRONG, {worst.place} {off}, p {shown(worst.p)}"
-    seen = "NOT SEEN: take more texts" if report.blind else f"refused, p {shown(control.p)}"
-    lines.append(f"Wrong is p < {report.level:g}.")
-    lines.append(f"verdict: {said}")
-    lines.append(f"control, a right server with every fourth token the likeliest: {seen}")
-    return lines
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of an audit over HTTP, or of a file."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt audit ADDRESS",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = places.parser_of("nanogpt audit ADDRESS", __doc__, PROMPT, SAMPLES)
     parser.add_argument("address", help="http://…/v1, or a file of responses, .jsonl")
     parser.add_argument("--model", help="default: the first that the server offers")
-    parser.add_argument("--prompt", default=PROMPT, help="default: %(default)r")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="texts, default: %(default)s")
     how = "of each text: more than twice the draft's K, default: %(default)s"
     parser.add_argument("--tokens", type=int, default=TOKENS, help=how)
     parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
@@ -409,10 +264,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--told", action="store_true", help="trust the pass that draws")
     how = "further fields of each request, such as '{\"ignore_eos\": true}'"
     parser.add_argument("--more", type=json.loads, default={}, metavar="JSON", help=how)
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    how = "a right server fails a test so rarely, default: %(default)s"
-    parser.add_argument("--level", type=float, default=LEVEL, help=how)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     return parser.parse_args(arguments)
 
 
@@ -421,12 +272,9 @@ def checked(given: argparse.Namespace) -> Sampling:
     for what, least in (("samples", 1), ("tokens", 1), ("listed", 2)):
         if (value := getattr(given, what)) < least:
             raise ValueError(f"{what} is {value}; it must be a whole number from {least}")
-    if not 0 < given.level < 1:
-        raise ValueError(f"level is {given.level}; it must be between 0 and 1")
     if not isinstance(given.more, dict):
         raise ValueError('--more is no JSON object, such as {"ignore_eos": true}')
-    RandomSource(given.seed)
-    check_folders(given.json)
+    places.check_given(given)
     sampling = Sampling(given.temperature, given.top_k)
     if not sampling.temperature:
         raise ValueError("temperature is 0: there is no distribution to test")
@@ -451,7 +299,4 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         texts = read_log(Path(given.address))
         report = judge(texts, sampling, given.level, given.address, "told")
-    print(*table(report), sep="\n")
-    if given.json:
-        given.json.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n")
-    return 1 if not report.right else 2 if report.blind else 0
+    return places.conclude(report, places.listed_table(report), given.json)

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import first
-from nanogpt.engines import endpoint
 from nanogpt.engines.causal import BOUNDS, relative
+from nanogpt.engines.places import Listed, Report, judge
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
-from nanogpt.proof.statistics import LEVEL
 from nanogpt.proof.toys import context_start
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
@@ -172,42 +171,30 @@ def greedy(target: GPTLanguageModel, decode: Decode, prompt: Sequence[int], n: i
 
 
 @torch.no_grad()
-def told(
+def rows_of(
     target: GPTLanguageModel, prompt: Sequence[int], texts: Sequence[Sequence[int]]
-) -> list[list[endpoint.Told]]:
-    """Of each text's tokens: its log-probability, and the likeliest ones' (`engines.endpoint`).
-
-    All in passes that draw nothing. The texts are of one length.
-    """
-    made = []
+) -> Listed:
+    """Of each text's tokens the likeliest, from passes that draw nothing."""
+    rows = []
     kvs = target(model_row(target, prompt[:-1]))[2] if len(prompt) > 1 else None
     for text in texts:  # after a prompt that was read once
         logits = target(model_row(target, [prompt[-1], *text[:-1]]), past_kvs=kvs)[0][0]
-        logs = torch.log_softmax(logits.cpu().double(), -1)
+        logs, came = torch.log_softmax(logits.cpu().double(), -1), torch.tensor(text)
         top = logs.topk(min(LISTED, logs.shape[-1]))
-        rows = []
-        for token, row, numbers, values in zip(text, logs, top.indices, top.values, strict=True):
-            named = zip(map(str, numbers.tolist()), values.tolist(), strict=True)
-            rows.append(endpoint.Told(str(token), float(row[token]), dict(named)))
-        made.append(rows)
-    return made
+        log = logs.gather(1, came[:, None])[:, 0]
+        rows.append(Listed.of(top.indices, top.values, came, log, RAW))
+    return Listed(*map(torch.cat, zip(*rows, strict=True)))
 
 
 def sampled(
-    target: GPTLanguageModel,
-    decode: Decode,
-    prompt: Sequence[int],
-    n: int,
-    samples: int,
-    who: str,
-    level: float = LEVEL,
-) -> endpoint.Report:
+    target: GPTLanguageModel, decode: Decode, prompt: Sequence[int], n: int, samples: int
+) -> Report:
     """The χ² tests of each place and of all, of so many texts of n tokens, at temperature 1.
 
     Raises ValueError if they are too few for a test.
     """
     texts = [decode(prompt, n, RAW, RandomSource(seed)).tokens for seed in range(samples)]
-    return endpoint.judge(told(target, prompt, texts), RAW, level, who, "read again")
+    return judge(rows_of(target, prompt, texts), torch.arange(n).repeat(samples))
 
 
 def bound_of(model: GPTLanguageModel) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -236,41 +235,6 @@ def by_rank(p: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     cell = torch.bucketize(torch.arange(p.shape[-1]), edges, right=True)
     rows = torch.zeros(len(p), len(edges) + 1, dtype=p.dtype).index_add_(1, cell, ranked)
     return rows, cell[rank]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Two tests of the tokens at one place of the texts, or at all: which came, and of which rank.
-
-    letters, ranks: their p-values. total_variation: of the letters that came from those expected;
-    surely: from which on they are refused with probability .99 or more.
-    """
-
-    place: str
-    letters: float
-    ranks: float
-    total_variation: float
-    surely: float
-
-    @property
-    def p(self) -> float:
-        """The smaller p-value."""
-        return min(self.letters, self.ranks)
-
-    @classmethod
-    def of(
-        cls, place: str, letters: tuple[Tensor, Tensor], ranks: tuple[Tensor, Tensor], level: float
-    ) -> Place:
-        """The two tests, each of what `score` takes: rows (n, C) and cells (n,)."""
-        ps, freedoms = [], []
-        for rows, came in (letters, ranks):
-            statistic, freedom = score(rows, came)
-            freedoms.append(max(1, freedom))  # 0: all is certain
-            ps.append(p_value(statistic, freedoms[-1]))
-        rows, came = letters
-        off = torch.bincount(came, minlength=rows.shape[-1]) - rows.sum(0)
-        distance, n = float(off.abs().sum()) / 2 / len(rows), len(rows)
-        return cls(place, *ps, distance, surely_seen(freedoms[0], n, level))
 
 
 def shown(p: float) -> str:
