@@ -80,14 +80,9 @@ print(*(f"{thing.__module__}.{thing.__name__}" for thing in map(globals().get, n
 
 def in_a_fresh_process(code, folder):
     """What a program of these lines prints, run in a folder, with no network."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "offline")])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'offline'}"}
+    how = {"cwd": folder, "env": os.environ | path, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, "-c", code], **how)
 
 
 def imports_of(path):
