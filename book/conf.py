@@ -11,11 +11,19 @@ project = html_title = epub_title = "Speculative decoding from scratch"
 author = "The authors of Speculative decoding from scratch"
 language = "en"
 version = version_of("nanogpt")
-extensions = ["myst_nb", "sphinx_copybutton", "forms"]
+extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "forms"]
 nb_execution_mode = "off"  # what was stored is what is shown
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 exclude_patterns = ["README.md"]  # its parts are in index.md and run.md
+
+default_role = "literal"  # `x` in a docstring, as in Markdown
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {name: name for name in ("KV", "KVCache")}  # as the source has them
+add_module_names = html_domain_indices = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_math_renderer = "mathml"

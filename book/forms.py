@@ -46,6 +46,11 @@ def without_clicks(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             section.parent.remove(section)
 
 
+def by_alias(app: Sphinx, what, name, thing, options, *signature: str) -> list[str]:
+    """A signature's two parts with KVCache as the source has it, also in `KVCache | None`."""
+    return [part and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", part) for part in signature]
+
+
 def without_late_styles(app: Sphinx, page, template, context: dict, doctree) -> None:
     """Name no style sheet in the EPUB that is written only after the EPUB is packed."""
     if app.builder.name == "epub":
@@ -72,6 +77,7 @@ def setup(app: Sphinx) -> dict:
     app.add_html_math_renderer(
         "mathml", inline_renderers=(visit_math, None), block_renderers=(visit_displayed_math, None)
     )
+    app.connect("autodoc-process-signature", by_alias)
     app.connect("doctree-resolved", without_clicks, priority=900)
     app.connect("html-page-context", without_late_styles, priority=900)
     app.add_builder(Epub, override=True)

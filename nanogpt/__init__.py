@@ -1,7 +1,15 @@
-"""Speculative decoding from scratch, on a small GPT. This is the map of the house.
+"""Speculative decoding from scratch, on a small GPT. In six lines:
 
-The decoder of chapter 07 lies flat: five files, to be read in this order, in an hour. In brackets,
-the chapters that build them.
+    from nanogpt import RandomSource, Sampling, load, speculative_generate
+    from nanogpt.drafts import ngram
+
+    target, tokenizer = load()
+    prompt, rng = tokenizer.encode("JULIET:"), RandomSource(1)
+    done = speculative_generate(target, ngram.load(), prompt, 200, 10, Sampling(0.8), rng)
+    print(tokenizer.decode(done.tokens), f"({done.tokens_per_pass:.1f} tokens per pass)")
+
+This is the map of the house. The decoder of chapter 07 lies flat: five files, to be read in this
+order, in an hour. In brackets, the chapters that build them.
 
     cache        the tuple cache: its length, keep the first n                    (02, 06)
     model        the target: a GPT whose heads keep no state                      (01, 14)
@@ -43,3 +51,35 @@ and a folder for each further question:
 
 `nanogpt --help` lists every word. All import what stands above them, `same` trees/, pictures show/.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+NAMES = {  # what a program begins with, by the module that has it
+    "load": "checkpoint",
+    "Sampling": "sampling",
+    "RandomSource": "sampling",
+    "autoregressive_generate": "generate",
+    "speculative_generate": "speculative",
+    "tree_generate": "trees.loop",
+    "batch_generate": "serving.batch",
+    "Server": "serving.server",
+}
+__all__ = [*NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    """One of NAMES, its module imported when asked for: `nanogpt course` needs no torch.
+
+    Raises AttributeError for any other.
+    """
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{NAMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What is here already, and NAMES."""
+    return sorted({*globals(), *NAMES})

@@ -46,10 +46,10 @@ def make_optimizer(model: torch.nn.Module, weight_decay: float = 0.1) -> torch.o
     return torch.optim.AdamW(groups, betas=(0.9, 0.99), weight_decay=weight_decay, fused=True)
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: int = 100) -> float:
-    """Learning rate of update `step` (from 0): a linear warm-up under a cosine that falls to 0."""
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Learning rate of update `step` (from 0): 100 to warm up, under a cosine that falls to 0."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-    return peak * min(1, (step + 1) / warmup) * cosine
+    return peak * min(1, (step + 1) / 100) * cosine
 
 
 def update(model, optimizer, loss, rate: float) -> None:

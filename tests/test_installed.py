@@ -57,6 +57,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_the_package_and_what_it_reads_and_nothing_else(wheel):
     held = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "nanogpt").rglob("*.py")]
+    modules.append("nanogpt/py.typed")
     assert sorted(held) == sorted(modules + [f"nanogpt/shipped/{name}" for name in SHIPPED])
     assert len(SHIPPED) == 18 and wheel.stat().st_size < 12e6
 

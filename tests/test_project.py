@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import pytest
 import torch
 from series import ROOT
+
+import nanogpt
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,6 +50,39 @@ def test_make_and_environment_offer_a_python_that_the_package_allows():
     assert f"(3, {low}) <= v <= (3, {int(high) - 1})" in read("Makefile")
     conda = int(re.search(r"python=3\.(\d+)", read("environment.yml")).group(1))
     assert int(low) <= conda < int(high)
+
+
+def test_all_pages_name_one_version_and_the_changelog_says_what_it_is():
+    version = PROJECT["version"]
+    assert f"\nversion: {version}\n" in read("CITATION.cff")
+    assert re.search(r"(?m)^## (.+)$", read("CHANGELOG.md")).group(1) == version
+
+
+def test_the_six_lines_of_the_package_and_the_readme_run_anywhere_without_a_network(tmp_path):
+    [lines] = re.findall(r"```python\n(.+?)```", read("README.md"), re.DOTALL)
+    assert textwrap.indent(lines, "    ") in nanogpt.__doc__
+    done = in_a_fresh_process(lines, tmp_path)
+    assert re.search(r"\(([5-9]|1\d)\.\d tokens per pass\)\n$", done.stdout), done.stderr
+
+
+def test_the_package_offers_its_names_and_imports_what_has_them_when_asked(tmp_path):
+    code = """
+import sys, nanogpt
+assert {*nanogpt.__all__} < {*dir(nanogpt)} and "torch" not in sys.modules
+from nanogpt import *
+print(*(f"{thing.__module__}.{thing.__name__}" for thing in map(globals().get, nanogpt.__all__)))
+"""
+    done = in_a_fresh_process(code, tmp_path)
+    assert done.stdout.split() == [f"nanogpt.{m}.{name}" for name, m in nanogpt.NAMES.items()]
+    with pytest.raises(AttributeError, match="module 'nanogpt' has no attribute 'laod'"):
+        _ = nanogpt.laod
+
+
+def in_a_fresh_process(code, folder):
+    """What a program of these lines prints, run in a folder, with no network."""
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'offline'}"}
+    how = {"cwd": folder, "env": os.environ | path, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, "-c", code], **how)
 
 
 def imports_of(path):

@@ -144,14 +144,14 @@ class StopRule:
         self.prepared |= {id(q): (q, self(q)) for q in rows}
 
 
-def fit_stop(x: Tensor, alpha: Tensor, steps: int = 30) -> StopRule:
+def fit_stop(x: Tensor, alpha: Tensor) -> StopRule:
     """The stop rule of the largest likelihood, by Newton's method.
 
     x (N, 3): features; alpha (N,): how likely each was accepted, Σ min(p, q). Logistic regression
     on probabilities instead of outcomes, so that no sampling noise is in it.
     """
     weights = torch.zeros(x.shape[1], dtype=torch.float64)
-    for _ in range(steps):
+    for _ in range(30):
         predicted = torch.sigmoid(x @ weights)
         gradient = x.T @ (alpha - predicted)
         curvature = (x * (predicted * (1 - predicted))[:, None]).T @ x

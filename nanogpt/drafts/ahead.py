@@ -507,8 +507,8 @@ class Worker:
     warning, and the same tokens. The process ends with the `with`, or with this process.
     """
 
-    def __init__(self, drafter: Drafter, patience: float = 5.0):
-        self.drafter, self.patience = drafter, patience
+    def __init__(self, drafter: Drafter):
+        self.drafter, self.patience = drafter, 5.0
         self.process = self.pipe = None
         self.asked, self.last = 0, None  # how many questions, and which was the last
 

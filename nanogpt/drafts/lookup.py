@@ -18,21 +18,21 @@ from nanogpt.speculative import Draft
 class PromptLookupDraft(Draft):
     """Guesses what followed the first earlier occurrence of the last few tokens (Saxena 2023).
 
-    The last `most` tokens are looked for in the text before them, then fewer, down to `least`.
+    The last `most` tokens are looked for in the text before them, then fewer.
     Where nothing is found, the last token is guessed again: the target decides anyway.
-    Raises ValueError unless 1 <= least <= most, or for a vocabulary of more than 256 tokens.
+    Raises ValueError for most < 1, or a vocabulary of more than 256 tokens.
     """
 
-    def __init__(self, vocab_size: int, most: int = 3, least: int = 1):
-        if not 1 <= least <= most:
-            raise ValueError(f"least is {least} and most is {most}; it takes 1 <= least <= most")
-        self.vocab_size, self.most, self.least = vocab_size, most, least
+    def __init__(self, vocab_size: int, most: int = 3):
+        if most < 1:
+            raise ValueError(f"most is {most}; it must be at least 1")
+        self.vocab_size, self.most = vocab_size, most
         self.rows = one_hot_rows(vocab_size)
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`: 1 for one token."""
         text = bytes(context)
-        for n in range(min(self.most, len(text) - 1), self.least - 1, -1):
+        for n in range(min(self.most, len(text) - 1), 0, -1):
             found = text.find(text[-n:], 0, len(text) - 1)  # it may overlap itself
             if found >= 0:
                 return self.rows[text[found + n]]
@@ -42,20 +42,20 @@ class PromptLookupDraft(Draft):
 class WideLookupDraft(Draft):
     """PromptLookupDraft for any vocabulary: a token is a character of a text, not a byte.
 
-    Raises ValueError unless 1 <= least <= most, and for more tokens than there are characters.
+    Raises ValueError for most < 1, and for more tokens than there are characters.
     """
 
-    def __init__(self, vocab_size: int, most: int = 3, least: int = 1):
-        if not 1 <= least <= most:
-            raise ValueError(f"least is {least} and most is {most}; it takes 1 <= least <= most")
+    def __init__(self, vocab_size: int, most: int = 3):
+        if most < 1:
+            raise ValueError(f"most is {most}; it must be at least 1")
         if vocab_size > sys.maxunicode:
             raise ValueError(f"{vocab_size} tokens; there are {sys.maxunicode} characters")
-        self.vocab_size, self.most, self.least = vocab_size, most, least
+        self.vocab_size, self.most = vocab_size, most
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`: 1 for one token."""
         text, guess = "".join(map(chr, context)), context[-1]
-        for n in range(min(self.most, len(text) - 1), self.least - 1, -1):
+        for n in range(min(self.most, len(text) - 1), 0, -1):
             found = text.find(text[-n:], 0, len(text) - 1)  # it may overlap itself
             if found >= 0:
                 guess = context[found + n]

@@ -395,10 +395,10 @@ def fit_rows(parents, tokens, means, texts, target_probs, most: int = 512) -> np
     return rows
 
 
-def row_alphas(parents, tokens, rows, texts, target_probs, prior: int = 8) -> np.ndarray:
+def row_alphas(parents, tokens, rows, texts, target_probs) -> np.ndarray:
     """(N,): of each row its mean overlap Σ min(p, q) at the places that it answers.
 
-    `prior` places of the mean of all are mixed in, for few are not many. Arguments as in fit_rows.
+    Eight places of the mean of all are mixed in, for few are not many. Arguments as in fit_rows.
     """
     node = answering(parents, tokens, texts, rows.shape[-1])
     shared = [
@@ -407,7 +407,7 @@ def row_alphas(parents, tokens, rows, texts, target_probs, prior: int = 8) -> np
     ]
     sums = np.bincount(node.ravel(), np.concatenate(shared), len(parents))
     counts = np.bincount(node.ravel(), minlength=len(parents))
-    return (sums + prior * sums.sum() / counts.sum()) / (counts + prior)
+    return (sums + 8 * sums.sum() / counts.sum()) / (counts + 8)
 
 
 def save(

@@ -296,15 +296,13 @@ def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()):
 
 
 @torch.inference_mode()
-def calibrate(
-    target, draft, sampling: Sampling = Sampling(), position: int = 64, times: int = 40
-) -> dict:
+def calibrate(target, draft, sampling: Sampling = Sampling(), times: int = 40) -> dict:
     """What drafting and verifying cost on this machine, in units of a pass over one token.
 
     draft_cost: one drafted token; verify_cost: a function of K, the pass over K+1 tokens, on the
     straight line from 1 to 17; rest: what else a round costs. They are for theory.best_K.
     """
-    context, V = [i % draft.vocab_size for i in range(position)], target.config.vocab_size
+    context, V = [i % draft.vocab_size for i in range(64)], target.config.vocab_size
     past_kvs, rng = prefill(target, context), RandomSource(0)
     one, many = (torch.zeros(1, n, dtype=torch.int64, device=target.device) for n in (1, 17))
     p = torch.full((17, V), 1 / V, dtype=torch.float64)
@@ -313,7 +311,7 @@ def calibrate(
         "draft": lambda: draft.draw(context, 4, sampling, rng),
         "many": lambda: target(many, past_kvs=past_kvs),
         "accept": lambda: accept_reject([0] * 16, p[:16], p, rng),
-        "cache": lambda: first(past_kvs, position - 1),
+        "cache": lambda: first(past_kvs, 63),
     }
     # The lower quartile: what else runs on the machine only ever adds.
     cost = in_turn(steps, repeats=times, warm_up=10, quantile=0.25)
@@ -325,10 +323,10 @@ def calibrate(
     }
 
 
-def cost_growth(target, early: int = 20, late: int = 120, times: int = 300) -> float:
-    """How much dearer a pass over one token is after `late` cached tokens than after `early`."""
+def cost_growth(target, times: int = 300) -> float:
+    """How much dearer a pass over one token is after 120 cached tokens than after 20."""
     token = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
-    caches = [prefill(target, [0] * length) for length in (early, late)]
+    caches = [prefill(target, [0] * length) for length in (20, 120)]
     ratios = []
     with torch.inference_mode():
         caches = [target(token, past_kvs=cache)[2] for cache in caches]

@@ -135,11 +135,10 @@ def lines(
     xlabel: str,
     ylabel: str,
     guess: float | None = None,
-    width: float = 8,
     height: float = 3.6,
 ) -> Picture:
     """One line per entry of `ys`, each as long as `x`. The title is the takeaway."""
-    axes = picture(title, xlabel, ylabel, width, height)
+    axes = picture(title, xlabel, ylabel, 8, height)
     for (label, y), (colour, dash, marker, _) in zip(ys.items(), SERIES, strict=False):
         every = max(1, len(x) // 8)
         axes.plot(x, y, color=colour, linestyle=dash, marker=marker, markevery=every, label=label)
@@ -159,16 +158,13 @@ def measured_beside_predicted(
     title: str,
     xlabel: str,
     ylabel: str,
-    guess: float | None = None,
-    width: float = 8,
-    height: float = 3.8,
     level: float | None = 1.0,
 ) -> Picture:
     """Of each curve (x, measured, (low, high) of each, predicted): points with bars, and a line.
 
     level: where a thin line runs across, if anywhere; for speed-ups, at plain decoding.
     """
-    axes = picture(title, xlabel, ylabel, width, height)
+    axes = picture(title, xlabel, ylabel, 8, 3.8)
     for (label, (x, measured, spread, predicted)), (colour, dash, marker, _) in zip(
         curves.items(), SERIES, strict=False
     ):
@@ -179,7 +175,6 @@ def measured_beside_predicted(
         axes.errorbar(x, measured, np.maximum(bars, 0), label=f"{label}, measured", **points)
     if level is not None:
         axes.axhline(level, color=GREY, linewidth=0.8)
-    draw_guess(axes, guess)
     axes.set_ylim(0)
     axes.figure.legend(loc="outside lower left", ncols=2)
     return axes.figure
@@ -272,11 +267,9 @@ def table(
     title: str,
     xlabel: str,
     ylabel: str,
-    width: float = 8,
-    height: float = 7.4,
 ) -> Picture:
     """A square table too large for numbers: white is 0, the darkest blue its largest value."""
-    axes = picture(title, xlabel, ylabel, width, height)
+    axes = picture(title, xlabel, ylabel, 8, 7.4)
     image = axes.imshow(np.asarray(values, dtype=float), cmap="Blues", vmin=0, aspect="auto")
     axes.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
@@ -291,15 +284,13 @@ def overlap(
     p: Sequence[float],
     q: Sequence[float],
     title: str,
-    width: float = 8,
-    height: float = 3.6,
 ) -> Picture:
     """p and q as bars side by side, each split at what both have.
 
     q's bar: the part that is accepted and the part that is rejected. p's bar: the same accepted
     part, and the residual, which is missing. Over all tokens, as much is rejected as is missing.
     """
-    axes = picture(title, "token", "probability", width, height)
+    axes = picture(title, "token", "probability", 8, 3.6)
     p, q = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
     common, places, half = np.minimum(p, q), np.arange(len(labels)), 0.38
     at_p, at_q, white = places - half / 2, places + half / 2, {"edgecolor": "white"}
@@ -404,11 +395,11 @@ def token_trace(generation: Generation, tokenizer: CharTokenizer) -> TokenTrace:
 
 
 @mpl.rc_context(STYLE)
-def trace_picture(trace: TokenTrace, title: str, columns: int = 4, width: float = 8) -> Picture:
+def trace_picture(trace: TokenTrace, title: str, columns: int = 4) -> Picture:
     """A token trace as a picture, its rounds in reading order in columns side by side."""
     per_column = -(-len(trace.rounds) // columns)
     cells = max(len(marks) for marks in trace.rounds) + 1.6  # and the number of the round
-    axes = picture(title, "", "", width, 0.7 + 0.3 * per_column)
+    axes = picture(title, "", "", 8, 0.7 + 0.3 * per_column)
     for i, marks in enumerate(trace.rounds):
         left, y = i // per_column * cells, i % per_column
         axes.text(left + 0.8, y + 0.5, str(i + 1), ha="right", va="center", color=GREY, fontsize=9)

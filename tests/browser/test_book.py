@@ -16,7 +16,7 @@ from nanogpt.proof.bugs import BUGS
 SITE = ROOT / "build" / "book"
 EPUB = SITE / "speculative-decoding-from-scratch.epub"
 PAGES = ["index.html", "see.html", "run.html", "gallery.html", "explorer.html", "live.html"]
-PAGES += ["questions.html", "glossary.html", "test_yourself.html", "print.html"]
+PAGES += ["questions.html", "glossary.html", "test_yourself.html", "api.html", "print.html"]
 PAGES += [f"notebooks/{path.stem}.html" for path in NOTEBOOKS]
 every_page = pytest.mark.parametrize("name", PAGES)
 
