@@ -45,6 +45,7 @@ from nanogpt.trees.tree import Proposer, Tree
 
 FRESH = "nanogpt arena --new"  # what writes a file to begin with
 USUAL_K = 4  # of a file that does not say it
+TEXTS, TOKENS = 12, 60  # that are decoded to see what it guesses
 MOST_RUNS = 300  # of the loop, in one enumeration
 
 
@@ -339,11 +340,11 @@ class CheckedSource(RandomSource):
 
 
 def check_again(entry: Entry, arena: Arena) -> str:
-    """check_guesses, of six texts that are decoded twice: the guesses come from the rng alone.
+    """check_guesses, of some texts that are decoded twice: the guesses come from the rng alone.
 
     Raises Refused.
     """
-    prompts, how = prompts_of(arena.held_out, 6), (100, entry.K or USUAL_K, Sampling())
+    prompts, how = prompts_of(arena.held_out, TEXTS), (TOKENS, entry.K or USUAL_K, Sampling())
 
     def decoded(i: int) -> Generation:
         return decode(entry, arena.target, entry.draft, prompts[i], *how, CheckedSource(i))
