@@ -206,7 +206,7 @@ def judge(entry: Entry, arena: Arena) -> Iterator[tuple[str, str]]:
         yield "exact", check_exact(entry, arena)
         n, own = arena.target.config.block_size, functools.partial(decode, entry)
         for prompt in prompts_of(arena.held_out, 3):  # each over a restart of the window
-            check_same_text(own, arena.target, entry.draft, prompt, n, USUAL_K, RandomSource(0))
+            check_same_text(own, arena.target, entry.draft, prompt, n, USUAL_K, 0)
         yield "greedy", f"3 texts of {n} tokens equal the target's own, over a restart"
     check_untouched(arena)
 
@@ -419,8 +419,8 @@ def check_exact(entry: Entry, arena: Arena) -> str:
                 raise TooMany
             return decode(entry, *request)
 
-        how = type(draft).__name__, prompt, n, 2, Sampling(top_k=2)
+        request = arena.target, draft, prompt, n, 2, Sampling(top_k=2)
         with contextlib.suppress(TooMany):
-            off = check_joint(counted, arena.target, draft, *how, bound=1e-4)
+            off = check_joint(counted, request, type(draft).__name__, bound=1e-4)
             return f"{n} tokens have the target's joint distribution: total variation {off:.0e}"
     return f"too many branches to enumerate within {MOST_RUNS} runs; the χ² stands alone"

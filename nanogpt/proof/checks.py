@@ -81,23 +81,14 @@ def exact_continuations(
     )
 
 
-def check_joint(
-    generate: Decoder,
-    target: GPTLanguageModel,
-    draft,
-    name: str,
-    prompt: Sequence[int],
-    n: int,
-    K: int,
-    sampling: Sampling,
-    bound: float = 1e-12,
-) -> float:
+def check_joint(generate: Decoder, request: tuple, name: str, bound: float = 1e-12) -> float:
     """The joint distribution of n tokens after a prompt is the target's own, by enumeration.
 
-    name: the draft's, for the message. Returns the total variation, which is below `bound`.
+    request: target, draft, prompt, n, K, sampling; name: the draft's, for the message. Returns the
+    total variation, which is below `bound`.
     """
+    target, _, prompt, n, K, sampling = request
     exact = exact_continuations(target, n, sampling, tuple(prompt))
-    request = target, draft, prompt, n, K, sampling
     got = enumerate_outcomes(lambda rng: tuple(generate(*request, rng).tokens))
     distance = total_variation(got, exact)
     worst = max(got | exact, key=lambda x: abs(got.get(x, 0) - exact.get(x, 0)))
@@ -120,23 +111,18 @@ def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
     cases += [(one_hot, "a one-hot draft", n, Sampling())]
     cases += [(random, "a random draft", n - 1, sampling) for sampling in SAMPLINGS]
     for draft, name, length, sampling in cases:
-        check_joint(generate, target, draft, name, [0, 1], length, K, sampling)
+        check_joint(generate, (target, draft, [0, 1], length, K, sampling), name)
 
 
 VARIED = (8, 9, 10, 22, 48)  # seeds of toys whose greedy texts go on varying
 
 
 def check_same_text(
-    generate: Decoder,
-    target: GPTLanguageModel,
-    draft,
-    prompt: Sequence[int],
-    n: int,
-    K: int,
-    rng: RandomSource,
+    generate: Decoder, target, draft, prompt: list[int], n: int, K: int, seed: int
 ) -> None:
     """At temperature 0, the n tokens after a prompt are autoregressive decoding's own."""
     expected = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+    rng = RandomSource(seed)
     got = generate(target, draft, prompt, n, K, Sampling(0), rng).tokens
     same = sum(1 for _ in iter_equal(got, expected))
     assert got == expected, (
@@ -158,8 +144,7 @@ def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
         even = TableDraft(torch.full((7, 7), 1 / 7))
         itself = SelfDraft(target, seen)
         drafts = (random_draft(7), even, itself, WorstDraft(target, seen))
-        rng = RandomSource(case)
-        check_same_text(generate, target, drafts[case % 4], prompt, n, K, rng)
+        check_same_text(generate, target, drafts[case % 4], prompt, n, K, case)
 
 
 def iter_equal(a: Sequence, b: Sequence):
