@@ -44,8 +44,7 @@ and a folder for each further question:
     engines/     is theirs right?    export, adapters, places, audit; endpoint: over HTTP;
                                      serve: a server to try that on; causal, own: any model of
                                      transformers as a target, and the word check: does it hold
-    arena/       is yours better?    template: start your own draft here; referee, race, and
-                                     what judges the race: inquiry, seal
+    arena/       is yours better?    template: start your own draft here; referee, race
     course/      the exercises       of each chapter its judge and its drawings; how far a reader
                                      is: progress, judged, needed; the words course and demo
     show/        pictures            figures, and the kit of diagrams
