@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KV, CacheObject, cache_length, first
+from nanogpt.generate import check_whole
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.tree import select
 
@@ -45,9 +46,7 @@ class BlockPool:
     """
 
     def __init__(self, config, blocks: int, size: int, like: Tensor):
-        for name, given in (("blocks", blocks), ("size", size)):
-            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-                raise ValueError(f"{name} is {given!r}; it must be a whole number from 1")
+        check_whole(1, blocks=blocks, size=size)
         self.blocks, self.size = blocks, size
         n_head, hs = config.n_head, config.n_embd // config.n_head
         with torch.inference_mode(False):  # for later passes outside of it, too
