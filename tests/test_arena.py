@@ -202,7 +202,7 @@ def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_e
     entry = entry_of(RIGHT["lookahead"](toy))
     rounds = [Round([i % 7], q.roll(i)[None], None, [0], i) for i in range(700)]
     with pytest.raises(Refused, match=r"700 guesses .* χ² by rank is"):
-        check_guesses(entry, toy, [[0]], [Generation([], rounds, 0)])
+        check_guesses(entry, toy, [[0]], [Generation([], rounds)])
 
 
 PROPOSALS = {  # the lines that follow `q = …` of the bigram, and what the refusal says

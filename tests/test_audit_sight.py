@@ -354,14 +354,14 @@ def right_modes(target) -> dict:
         return K, setting, generate
 
     return {
-        "server, distilled table": mode(4, T_1, server_decoder(), table),
+        "server, distilled table": mode(4, T_1, server_decoder, table),
         "batch, distilled table": mode(4, top_k, batch_generate, table),
         "batch, adaptive K by entropy": mode(4, top_p, batch_generate, adapted),
         "batch, tree, siblings without replacement": mode(
             4, T_1, batch_generate, Grown(table, [2, 1, 1, 1], "without")
         ),
         "batch, transformer": mode(1, top_k, batch_generate, own),
-        "server, prompt lookup": mode(1, top_p, server_decoder(), PromptLookupDraft(V)),
+        "server, prompt lookup": mode(1, top_p, server_decoder, PromptLookupDraft(V)),
         "chain, bigram": mode(1, T_1, chain, bigram),
         "chain, block verification": mode(8, T_1, blocks, table),
         "chain, distilled table": mode(4, top_p, chain, table),
