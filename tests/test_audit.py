@@ -37,10 +37,10 @@ from nanogpt.proof.statistics import (
     merged,
     next_probs,
     own_probs,
+    p_text,
     p_value,
     power,
     score,
-    shown,
     surely_seen,
 )
 from nanogpt.proof.toys import Deaf, TableDraft, toy_target
@@ -448,7 +448,7 @@ def test_the_level_that_is_told_is_the_level_that_refuses(truth, faithful):
         assert report.right == right and report.level == level
         assert report.power == powers(truth.exact, truth.other, 400, level)
     refused = audit.audit(engine, Plan(truth, samples=400, level=least * 1.001)).rows[0].refusal
-    assert refused.endswith(f"p {shown(least)}")
+    assert refused.endswith(f"p {p_text(least)}")
 
 
 def test_a_wrong_greedy_text_is_named_and_a_tie_is_none(truth, faithful):
