@@ -382,7 +382,7 @@ def check_guesses(
     """Guesses of texts come as often as the q that they claim says, by χ²; a chain's is get_probs'.
 
     By the token, and by its rank in q, which sees best who draws likely tokens too often; all of
-    them, and those of each depth. Raises Refused.
+    them, and those from each depth on. Raises Refused.
     """
     tokens = [token for candidates in guessed(made) for token in candidates]
     if not tokens:
@@ -390,7 +390,7 @@ def check_guesses(
     q, came = torch.cat([r.draft_probs for text in made for r in text.rounds]), torch.tensor(tokens)
     depth = torch.tensor([d for text in made for r in text.rounds for d in depths_of(r)])
     seen = []
-    for at in (depth >= 0, *(depth == d for d in depth.unique())):  # all, and each depth alone
+    for at in (depth >= d for d in depth.unique()):  # all of them, then those from the second on, …
         for cells, (rows, cell) in {"token": (q, came), "rank": by_rank(q, came)}.items():
             statistic, freedom = score(rows[at], cell[at])
             seen.append(f"χ² by {cells} is {statistic:.0f} ({freedom} degrees of freedom)")
