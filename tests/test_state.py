@@ -456,7 +456,7 @@ def test_an_early_exit_is_refused(shipped):
         (lambda: StateConfig(7, n_layer=2, recurrent=(3,)), r"layer 3; there are layers 1 … 2"),
         (
             lambda: TOY(torch.tensor([[1]]), past_kvs=prefill(toy_target(7, 16), [1])),
-            "past_kvs are tuples, another model's",
+            "past_kvs are a tuple, another model's",
         ),
         (lambda: StateCache.joined([None, None]), "no text has a cache"),
         (
