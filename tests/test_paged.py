@@ -21,7 +21,7 @@ from nanogpt.proof.toys import Watched, deep_toy, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_generate, batch_round, joined
 from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, SharedText, on_pool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import TREE, tree_generate, verify_tree
@@ -463,7 +463,8 @@ def test_requests_of_a_server_share_what_begins_alike():
     alone = [speculative_generate(plain, draft, prompt, 20, 2, greedy) for prompt in prompts]
     for share in (False, True):
         target = on_pool(plain, 200, 3)
-        server, made = Server(target, draft, K=2, rows=6, chunk=4, share=share), {}
+        limits = Limits(max_num_seqs=6, prefill_chunk=4)
+        server, made = Server(target, draft, 2, limits, share=share), {}
         asked = [server.submit(prompt, 20, greedy) for prompt in prompts]
         requests = server.requests
         while server.requests:

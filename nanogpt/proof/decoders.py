@@ -18,6 +18,7 @@ from nanogpt.generate import Generation
 from nanogpt.proof.toys import Watched, random_draft, random_head, toy_pairs
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import batch, budget, constraints, paged, server
+from nanogpt.serving.server import Limits
 from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.trees import loop as tree_loop
 
@@ -143,7 +144,7 @@ def server_decoder(module=server) -> BatchDecoder:
         **own,
     ):
         B = len(prompts)
-        own = {"rows": B, "budget": max(256, B), "seed": 0} | own
+        own = {"limits": Limits(B, max(256, B)), "seed": 0} | own
         server = module.Server(target, draft, max(batch.one_each(K, B)), **own)
         each = (batch.one_each(x, B) for x in (max_new_tokens, samplings, rngs, stop_token))
         order = [server.submit(*request) for request in zip(prompts, *each, strict=True)]
