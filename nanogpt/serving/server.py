@@ -266,6 +266,26 @@ class Blocks:
         request.past_kvs = request.hidden = None
 
 
+def memory_of(
+    target: GPTLanguageModel, limits: Limits, guesses: int, share: bool
+) -> Slots | Blocks:
+    """The blocks of the target's pool; without one, places, by default a window for each request.
+
+    guesses: places beside each window. Raises ValueError for num_blocks beside a pool.
+    """
+    pool = getattr(target, "cache", None)
+    if not isinstance(pool, BlockPool):
+        if limits.num_blocks is not None:
+            return Slots(limits.num_blocks * limits.block_size)
+        return Slots(limits.max_num_seqs * (target.config.block_size + guesses))
+    if limits.num_blocks is not None:
+        raise ValueError(
+            f"num_blocks is {limits.num_blocks}, and the target's pool has {pool.blocks} blocks of "
+            f"{pool.size}; leave num_blocks out, or make the pool smaller"
+        )
+    return Blocks(pool, share)
+
+
 # Requests
 
 
@@ -308,6 +328,19 @@ class Queue:
         return self.waiting[0]
 
 
+def same_policy(
+    draft: Draft | Proposer | None, K: int | None, nodes: int | None, prefill_chunk: int
+) -> Callable[[int], int]:
+    """As many guesses of a request in every pass, as `Server` says of K and nodes."""
+    if K is None:
+        K = 0 if draft is None else 4
+    if isinstance(draft, Proposer):
+        most = prefill_chunk - 1 if nodes is None else nodes
+    else:
+        most = K if nodes is None else min(K, nodes)
+    return lambda running: most
+
+
 class Server:
     """Continuous batching: requests come and go, and every pass takes what fits.
 
@@ -335,41 +368,21 @@ class Server:
         seed: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.target, self.draft, self.V = target, None, target.config.vocab_size
-        self.limits, self.clock = limits, clock
-        K = (4 if draft is not None else 0) if K is None else K
+        self.target, self.limits, self.clock = target, limits, clock
+        self.V = target.config.vocab_size
         self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
-        fixed = (
-            limits.prefill_chunk - 1
-            if self.trees and nodes is None
-            else K
-            if nodes is None
-            else nodes
-        )
-        fixed = fixed if self.trees else min(K, fixed)
-        self.policy = policy or (lambda _: fixed)
+        self.policy = policy or same_policy(draft, K, nodes, limits.prefill_chunk)
         what = "a number of the policy" if policy else "K" if nodes is None else "nodes"
         most = self.most_guesses(what)
-        if most and draft is None:
-            raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
+        self.draft: Proposer | None = None
         if draft is not None:
             check_vocabulary(draft.vocab_size, self.V)
-            self.draft = lifted(draft, K if policy is None else most)
+            self.draft = lifted(draft, most)
             check_target(self.draft, target)
-        self.reads = draft is not None and self.draft.reads
-        pool = getattr(target, "cache", None)
-        if isinstance(pool, BlockPool):
-            if limits.num_blocks is not None:
-                raise ValueError(
-                    f"num_blocks is {limits.num_blocks}, and the target's pool has {pool.blocks} "
-                    f"blocks of {pool.size}; leave num_blocks out, or make the pool smaller"
-                )
-            self.memory = Blocks(pool, share and not self.reads)
-        else:
-            places = limits.max_num_seqs * (target.config.block_size + most * self.trees)
-            if limits.num_blocks is not None:
-                places = limits.num_blocks * limits.block_size
-            self.memory = Slots(places)
+        elif most:
+            raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
+        self.reads = self.draft is not None and self.draft.reads
+        self.memory = memory_of(target, limits, most * self.trees, share and not self.reads)
         self.seed = secrets.randbits(62) if seed is None else seed
         self.queue, self.submitted = Queue(), 0
         self.finished: dict[int, Generation] = {}
