@@ -20,6 +20,7 @@ from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
 from nanogpt.proof.checks_promises import PROMISE_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
+from nanogpt.proof.decoders import KINDS
 from nanogpt.proof.gallery import PACKAGE, edited
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,21 +28,6 @@ BUILD = ROOT / "build"
 SOURCE, READ = BUILD / "book-source", BUILD / "book-doctrees"
 SITE, PACKED = BUILD / "book", BUILD / "book-epub"
 EPUB = "speculative-decoding-from-scratch.epub"
-GROUPS = {  # the gallery's parts: the last bug of each, and the chapter that shows them
-    "Chains": (32, "08_equivalence"),
-    "Trees and blocks": (46, "17_lossless_trees"),
-    "Drafts that read features": (53, "19_eagle"),
-    "Batches": (58, "23_batches"),
-    "Paged caches": (61, "25_paged_cache"),
-    "Drafting ahead": (63, "26_speculating_on_speculation"),
-    "A server": (67, "24_continuous_batching"),
-    "The same dice": (69, "30_same_dice"),
-    "What a request asks for": (72, "31_api_promises"),
-    "Two tokenizers": (75, "32_two_tokenizers"),
-    "A target with a state": (78, "33_state"),
-    "Drafts that learn": (81, "34_learning_drafts"),
-    "Guesses chosen for what they are": (len(BUGS), "35_records"),
-}
 EFFECTS = {
     "biased": "Writes another distribution.",
     "slow": "Exact, but slower.",
@@ -110,19 +96,25 @@ def as_diff(bug: Bug) -> str:
 
 
 def gallery_page() -> str:
-    """All bugs of nanogpt.gallery in Markdown: what each does, where it was found, what sees it."""
-    page, first = [], 1
-    for group, (last, chapter) in GROUPS.items():
-        link = f"[chapter {chapter[:2]}](../notebooks/{chapter}.ipynb)"
-        page.append(f"## {group}\n\nShown in {link}.")
-        for bug in BUGS[first - 1 : last]:
+    """All bugs of the gallery in Markdown: what each does, where it was found, what sees it.
+
+    By the chapter that shows them, in the order of the first of each.
+    """
+    page, shown = [], {}
+    for bug in BUGS:
+        shown.setdefault(bug.chapter or KINDS[bug.decoder].chapter, []).append(bug)
+    for chapter, bugs in shown.items():
+        [path] = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
+        opening = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
+        title = re.match("# (.+)", "".join(opening))[1]
+        page.append(f"## {title}\n\nShown in [chapter {chapter}](../notebooks/{path.name}).")
+        for bug in bugs:
             found = f"Found in {linked(bug.seen_in)}." if bug.seen_in else "An edit of our own."
             page += [
                 f"### {bug.number} · {bug.title}",
                 f"**{EFFECTS[bug.kind]}** The check that sees it: *{bug.caught_by}*. {found}",
                 f"```{{code-block}} diff\n:caption: nanogpt/{bug.module}.py\n\n{as_diff(bug)}\n```",
             ]
-        first = last + 1
     rows = ["| check | what it holds a decoder to |", "|---|---|"]
     for name, check in (SLOW_CHECKS | SERVING_CHECKS | PROMISE_CHECKS | CHECKS).items():
         summary = " ".join(check.__doc__.split("\n\n")[0].split())

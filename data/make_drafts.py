@@ -27,7 +27,6 @@ from tqdm import tqdm, trange
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
-from nanogpt.course import chapter_34 as moving
 from nanogpt.data import (
     DATA_DIR,
     STAND_IN_FILE,
@@ -39,6 +38,7 @@ from nanogpt.data import (
 from nanogpt.drafts import adaptive, eagle, itself, ngram, pairs, parallel, transformer
 from nanogpt.drafts.parallel import hidden_states
 from nanogpt.generate import prefill
+from nanogpt.measure import learning as moving
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource
 from nanogpt.targets import state
@@ -638,7 +638,7 @@ def make_moved(target, tokenizer, steps: int = 200, lines: int = 4000) -> None:
         "seconds": round(time.monotonic() - started, 1),
         "loss_before": before,
         "val_loss": evaluate(target, unseen),
-        "corpus": "programs, made up by nanogpt.course.chapter_34",
+        "corpus": "programs, made up by nanogpt.measure.learning",
     }
     checkpoint.save(moving.MOVED, target.half(), tokenizer, facts)
     print(moving.MOVED.relative_to(DATA_DIR), facts)

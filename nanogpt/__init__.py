@@ -12,7 +12,7 @@ This is the map of the house. The decoder of chapter 07 lies flat: five files, t
 order, in an hour. In brackets, the chapters that build them.
 
     cache        the tuple cache: its length, keep the first n                    (02, 06)
-    model        the target: a GPT whose heads keep no state                      (01, 14)
+    model        the target: a GPT whose heads keep no state                      (01)
     sampling     logits -> probabilities -> a token; the only randomness          (02, 05)
     generate     a text being written, its rounds, plain decoding                 (02, 07)
     speculative  draft, verify, accept or reject, trim                            (03 to 07)
@@ -39,12 +39,12 @@ and a folder for each further question:
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
     measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a
-                                     service measures; sizing, configs; the words size and load
+                                     service measures; sizing, configs; the words size and load;
+                                     learning: what drafts that learn gain
     engines/     is theirs right?    export, adapters, places, audit; endpoint: over HTTP;
                                      serve: a server to try that on; causal, own: any model of
                                      transformers as a target, and the word check: does it hold
-    arena/       is yours better?    template: start your own draft here; referee, race, and
-                                     what judges the race: inquiry, seal
+    arena/       is yours better?    template: start your own draft here; referee, race
     course/      the exercises       of each chapter its judge and its drawings; how far a reader
                                      is: progress, judged, needed; the words course and demo
     show/        pictures            figures, and the kit of diagrams

@@ -195,13 +195,13 @@ BREAKS = [  # file of the package, what stands there once, what is put there, a 
         "arena/referee.py",
         "if off > 1e-12:",
         "if off > 1e-6:",
-        "test_arena::test_a_q_that_is_none_is_refused",
+        "test_arena::test_a_q_that_is_none_or_depends_on_more_than_the_context_is_refused",
     ),
-    (  # 30: a function's defaults may be changed
-        "arena/seal.py",
-        'yield f"{name}.__defaults__", value.__defaults__',
-        "pass",
-        "test_arena::test_a_functions_defaults_are_looked_at_too",
+    (  # 30: a draft that remembers other texts, or draws from torch's own generator, races
+        "arena/referee.py",
+        "if guessed(made) != guessed(again):",
+        "if False:",
+        "test_arena::test_a_chain_that_draws_from_another_q_is_refused",
     ),
     (  # 31: a power of two that fits comes twice
         "measure/size.py",

@@ -37,10 +37,10 @@ from nanogpt.proof.statistics import (
     merged,
     next_probs,
     own_probs,
+    p_text,
     p_value,
     power,
     score,
-    shown,
     surely_seen,
 )
 from nanogpt.proof.toys import Deaf, TableDraft, toy_target
@@ -448,7 +448,7 @@ def test_the_level_that_is_told_is_the_level_that_refuses(truth, faithful):
         assert report.right == right and report.level == level
         assert report.power == powers(truth.exact, truth.other, 400, level)
     refused = audit.audit(engine, Plan(truth, samples=400, level=least * 1.001)).rows[0].refusal
-    assert refused.endswith(f"p {shown(least)}")
+    assert refused.endswith(f"p {p_text(least)}")
 
 
 def test_a_wrong_greedy_text_is_named_and_a_tie_is_none(truth, faithful):
@@ -585,7 +585,7 @@ def toys(truth):
     q[:, 0], q[:, 5] = 0.4, 0.35  # where p has its share, and where the grammar forbids it
 
     def engine(bug):
-        decode = constrained_decoder() if bug is None else mutant(BUGS[bug - 1])
+        decode = constrained_decoder if bug is None else mutant(BUGS[bug - 1])
         target = FusedLanguageModel(truth.target)
 
         def mode(prompts, n, sampling, seed, constraints=None):
@@ -639,7 +639,7 @@ def test_a_guess_that_is_dropped_gives_what_the_fractions_say():
         return [made.get(x, 0.0) for x in range(3)]
 
     assert first(mutant(BUGS[69])) == pytest.approx([0.62, 0.38, 0], abs=1e-9)
-    assert first(constrained_decoder()) == pytest.approx([0.7, 0.3, 0], abs=1e-9)
+    assert first(constrained_decoder) == pytest.approx([0.7, 0.3, 0], abs=1e-9)
 
 
 def test_what_an_engine_does_not_take_is_not_asked_and_said_so(truth, faithful):

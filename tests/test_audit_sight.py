@@ -31,7 +31,7 @@ from nanogpt.engines.audit import SETTINGS, Plan, Truth
 from nanogpt.engines.places import Row
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.decoders import decoder, server_decoder
-from nanogpt.proof.statistics import LEAST, LEVEL, by_rank, of_counts, own_probs, score, shown
+from nanogpt.proof.statistics import LEAST, LEVEL, by_rank, of_counts, own_probs, p_text, score
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.speculative import speculative_generate
@@ -354,14 +354,14 @@ def right_modes(target) -> dict:
         return K, setting, generate
 
     return {
-        "server, distilled table": mode(4, T_1, server_decoder(), table),
+        "server, distilled table": mode(4, T_1, server_decoder, table),
         "batch, distilled table": mode(4, top_k, batch_generate, table),
         "batch, adaptive K by entropy": mode(4, top_p, batch_generate, adapted),
         "batch, tree, siblings without replacement": mode(
             4, T_1, batch_generate, Grown(table, [2, 1, 1, 1], "without")
         ),
         "batch, transformer": mode(1, top_k, batch_generate, own),
-        "server, prompt lookup": mode(1, top_p, server_decoder(), PromptLookupDraft(V)),
+        "server, prompt lookup": mode(1, top_p, server_decoder, PromptLookupDraft(V)),
         "chain, bigram": mode(1, T_1, chain, bigram),
         "chain, block verification": mode(8, T_1, blocks, table),
         "chain, distilled table": mode(4, top_p, chain, table),
@@ -473,7 +473,7 @@ def seen_line(name: str, title: str, found: dict) -> str:
         )
     kinds = ("jointly", "letters", "ranks", "worst")
     best = min(last, key=lambda x: min(x[kind] for kind in kinds if x[kind] is not None))
-    ps = ["–" if best[kind] is None else shown(best[kind]) for kind in kinds]
+    ps = ["–" if best[kind] is None else p_text(best[kind]) for kind in kinds]
     cells += [f"{found['samples']:,}", *ps[:3], f"{ps[3]}, {best['at']}"]
     tests = sum(x["tests"] for x in found["looked"])
     verdict = f"{best['setting']}, K = {best['K']}"
@@ -513,7 +513,7 @@ def right_table(part: dict) -> list[str]:
     def line(name, K, setting, rows):
         runs, tests, refused = (sum(r[key] for r in rows) for key in ("runs", "tests", "refused"))
         shares = " | ".join(share(rows, str(level)) for level in LEVELS)
-        lowest = shown(min(row["least"] for row in rows))
+        lowest = p_text(min(row["least"] for row in rows))
         return (
             f"| {name} | {K} | {setting} | {runs} | {tests:,} | {shares} | {lowest} | {refused} |"
         )

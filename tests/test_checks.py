@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import importlib.util
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,7 +48,6 @@ from nanogpt.proof.checks_serving import (
 from nanogpt.proof.decoders import (
     ahead_decoder,
     decoder,
-    eagle_decoder,
     paged_decoder,
     server_decoder,
     tree_decoder,
@@ -67,7 +65,7 @@ from nanogpt.speculative import (
     verify_candidates,
 )
 from nanogpt.targets.fused import FusedLanguageModel
-from nanogpt.trees.loop import TREE, tree_generate, verify_tree
+from nanogpt.trees.loop import verify_tree
 from nanogpt.trees.tree import ReadText, TreeRound
 
 MILLIONTH = 1e-6
@@ -121,7 +119,7 @@ def eagle_off(reads_streams):
             wrong = (self.head.layers is not None) == reads_streams
             return dataclasses.replace(tree, q=near_even(tree.q)) if wrong else tree
 
-    return eagle_decoder(SimpleNamespace(EagleDraft=Off, EagleHead=eagle.EagleHead))
+    return loop("eagle_decoder", "proof.decoders", {"EagleDraft": Off})
 
 
 def trees_off(wrong):
@@ -131,8 +129,7 @@ def trees_off(wrong):
         p, *others = verify_tree(target, text, tree, *rest)
         return (near_even(p) if wrong(tree) else p), *others
 
-    steps = dataclasses.replace(TREE, verify=verified)
-    return tree_decoder("without", module=SimpleNamespace(tree_generate=tree_generate, TREE=steps))
+    return tree_decoder("without", verify=verified)
 
 
 OFF = {
@@ -474,7 +471,8 @@ def fused(target):
 FUSED_OFF = batch_off(lambda target, _: fused(target))
 HEADS_OFF = batch_off(lambda target, _: not fused(target))
 TREES_OFF = batch_off(lambda _, trees: any(len(set(t.parents)) < len(t.parents) for t in trees))
-server_off = server_decoder(SimpleNamespace(Server=loop("Server", "serving.server", batch_off())))
+Off = loop("Server", "serving.server", batch_off())
+server_off = loop("server_decoder", "proof.decoders", {"Server": Off})
 
 
 class Mixed(TableDraft):
@@ -488,12 +486,12 @@ class Mixed(TableDraft):
 
 
 def ahead_off(target, draft, *args, **kwargs):
-    return ahead_decoder()(target, Mixed(draft), *args, **kwargs)
+    return ahead_decoder(target, Mixed(draft), *args, **kwargs)
 
 
 def entries_off(target, *args, **kwargs):
     """Right answers, and then the pool's entries are moved by a millionth."""
-    made = paged_decoder()(target, *args, **kwargs)
+    made = paged_decoder(target, *args, **kwargs)
     target.pool.entries += MILLIONTH
     return made
 
@@ -614,12 +612,12 @@ def test_blocks_that_stay_when_all_is_done_are_counted():
     held = []
 
     def holding(target, *args, **kwargs):
-        made = paged_decoder()(target, *args, **kwargs)
+        made = paged_decoder(target, *args, **kwargs)
         held.append(target.pool.take())
         return made
 
     def miscounting(target, *args, **kwargs):
-        made = paged_decoder()(target, *args, **kwargs)
+        made = paged_decoder(target, *args, **kwargs)
         target.pool.references[0] -= 1
         return made
 
@@ -638,7 +636,7 @@ def test_texts_that_find_others_blocks_are_compared():
     def generate(target, draft, prompts, *args):
         nonlocal asked
         asked += 1
-        made = paged_decoder()(target, draft, prompts, *args)
+        made = paged_decoder(target, draft, prompts, *args)
         if asked % 2:
             return made
         return [dataclasses.replace(one, tokens=one.tokens[::-1]) for one in made]
@@ -648,7 +646,7 @@ def test_texts_that_find_others_blocks_are_compared():
 
 def test_preempted_texts_are_compared_greedily_as_well():
     def generate(target, draft, prompts, lengths, *args, **kwargs):
-        made = server_decoder()(target, draft, prompts, lengths, *args, **kwargs)
+        made = server_decoder(target, draft, prompts, lengths, *args, **kwargs)
         if lengths == 14:
             made[2] = dataclasses.replace(made[2], tokens=made[2].tokens[::-1])
         return made

@@ -189,9 +189,9 @@ def test_batches_and_servers_are_the_same(form, device, floats):
     prompts, lengths = [[1, 2], [3], [4, 5, 6, 7]], [4, 3, 10]
 
     def decode(model, sampling, rng):
-        target, draft, batches = form(model), random_draft(11), [batch_generate, server_decoder()]
+        target, draft, batches = form(model), random_draft(11), [batch_generate, server_decoder]
         if form == FORMS["paged"]:
-            batches.append(paged_decoder())
+            batches.append(paged_decoder)
         return [
             made
             for generate in batches
@@ -351,11 +351,11 @@ def moved(generate, device):
 CHECKED = {
     "chain": (speculative_generate, "greedy cache draft support"),
     "tree": (tree_decoder("without"), "cache nodes draft"),
-    "eagle": (eagle_decoder(), "cache incremental"),
+    "eagle": (eagle_decoder, "cache incremental"),
     "batch": (batch_generate, "ragged"),
-    "server": (server_decoder(), "ragged"),
-    "paged": (paged_decoder(), "ragged"),
-    "ahead": (ahead_decoder(), "draft"),
+    "server": (server_decoder, "ragged"),
+    "paged": (paged_decoder, "ragged"),
+    "ahead": (ahead_decoder, "draft"),
 }
 FIRST = ["chain cache", "chain draft", "tree nodes", "eagle incremental", "server ragged"]
 CASES = [(name, check) for name, (_, checks) in CHECKED.items() for check in checks.split()]

@@ -264,7 +264,7 @@ def test_greedy_text_is_equal_in_2000_cases():
 @kinds
 def test_round_by_round_is_teacher_forced(kind):
     def fast(target, *args, **kwargs):
-        return eagle_decoder()(TARGETS[kind](target), *args, **kwargs)
+        return eagle_decoder(TARGETS[kind](target), *args, **kwargs)
 
     check_incremental(fast)
 

@@ -177,7 +177,7 @@ def test_all_commands_run_in_an_empty_environment_and_folder(installed):
     assert "1 pairs of 8 tokens" in installed.run("bench", "--draft=bigram", *small)[0]
     installed.run("arena", "--new", "x.py")
     judged, _ = installed.run("arena", "x.py", "--judge-only")
-    assert re.findall(r"(?m)^ok  (\w+)", judged) == ["q", "exact", "greedy"]
+    assert re.findall(r"(?m)^ok  (\w+)", judged) == ["q", "guesses", "exact", "greedy"]
     raced, _ = installed.run("arena", "x.py", "--against=bigram", *small, "--json=x.json")
     assert "yours: place" in raced
     installed.run("export", "--out=pair", "--draft")

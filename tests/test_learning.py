@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.course import chapter_34
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import ngram, transformer
 from nanogpt.drafts.grown import Grown
@@ -30,6 +29,7 @@ from nanogpt.drafts.protocol import Chain
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.generate import autoregressive_generate
+from nanogpt.measure import learning as lab
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
@@ -397,19 +397,19 @@ def test_a_cut_net_serves_many_texts():
 @pytest.fixture(scope="module")
 def moved():
     """The moved target, fused, and its tokenizer."""
-    return FusedLanguageModel(chapter_34.load_moved()), checkpoint.load()[1]
+    return FusedLanguageModel(lab.load_moved()), checkpoint.load()[1]
 
 
 def test_the_moved_target_is_small_and_its_header_has_what_the_chapter_draws():
-    assert chapter_34.MOVED.stat().st_size < 500_000
-    facts = checkpoint.read_header(chapter_34.MOVED)["facts"]
+    assert lab.MOVED.stat().st_size < 500_000
+    facts = checkpoint.read_header(lab.MOVED)["facts"]
     assert facts["steps"] == 200 and facts["val_loss"] < 0.5 < 3 < facts["loss_before"]
     record = facts["learning"]
-    assert list(record["served"]) == list(chapter_34.drafters(random_draft(3), toy_target(3, 8)))
+    assert list(record["served"]) == list(lab.drafters(random_draft(3), toy_target(3, 8)))
     for name, runs in record["served"].items():
         assert len(runs["served"]) == record["seeds"] >= 5, name
     for seeds in record["rates"].values():
-        assert list(seeds) == list(chapter_34.LOSSES)
+        assert list(seeds) == list(lab.LOSSES)
 
 
 def test_a_shared_table_climbs_back_and_a_frozen_one_does_not(moved):
@@ -419,8 +419,8 @@ def test_a_shared_table_climbs_back_and_a_frozen_one_does_not(moved):
         "frozen": Chain(base, 6),
         "shared": LearningDraft(SoftTable(base), 6, shared=True),
     }.items():
-        rounds = chapter_34.serve(target, draft, tokenizer, 0, 8, 64)
-        last[name] = chapter_34.alphas(rounds, 256, 2)[1]
+        rounds = lab.serve(target, draft, tokenizer, 0, 8, 64)
+        last[name] = lab.alphas(rounds, 256, 2)[1]
         passes[name] = len(rounds)
         assert sum(seen.emitted for seen in rounds) == 8 * 64
     assert last["frozen"] < 0.45 < 0.55 < last["shared"]
@@ -430,9 +430,9 @@ def test_a_shared_table_climbs_back_and_a_frozen_one_does_not(moved):
 def test_the_recorded_start_of_the_curves_is_what_a_run_gives(moved):
     """Within their errors: a processor's last bits make other texts."""
     target, tokenizer = moved
-    runs = checkpoint.read_header(chapter_34.MOVED)["facts"]["learning"]["served"]
-    rounds = chapter_34.serve(target, Chain(ngram.load(), 6), tokenizer, 0, 4, 96)
-    alpha = chapter_34.alphas(rounds, 384, 1)[0]
+    runs = checkpoint.read_header(lab.MOVED)["facts"]["learning"]["served"]
+    rounds = lab.serve(target, Chain(ngram.load(), 6), tokenizer, 0, 4, 96)
+    alpha = lab.alphas(rounds, 384, 1)[0]
     assert abs(alpha - sum(runs["table, frozen"]["served"][0]) / 12) < 0.1
 
 
@@ -444,8 +444,8 @@ def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place
     """By a net that overlaps the one target, where a third guess counts, and hardly the other."""
     target = moved[0] if after else FusedLanguageModel(checkpoint.load()[0])
     net = transformer.load().model
-    texts, probs = chapter_34.sampled(target, 64, 64, seed=3)
-    _, expected = chapter_34.kept(net, texts, probs)
+    texts, probs = lab.sampled(target, 64, 64, seed=3)
+    _, expected = lab.kept(net, texts, probs)
     emitted, rng = [], RandomSource(0)
     for i in range(rounds):
         text = ReadText(target, texts[i % 64, : 1 + 13 * i % 62].tolist(), 4)
@@ -457,7 +457,7 @@ def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place
 
 def test_sampled_texts_are_the_targets_and_so_is_their_p():
     target = toy_target(3, 16)
-    texts, probs = chapter_34.sampled(target, 400, 3, seed=0)
+    texts, probs = lab.sampled(target, 400, 3, seed=0)
     exact = enumerate_outcomes(
         lambda rng: tuple(autoregressive_generate(target, [0], 3, rng=rng).tokens)
     )
@@ -473,17 +473,17 @@ def test_all_losses_begin_with_the_same_net_and_leave_it_alone(moved):
     target, _ = moved
     net = transformer.load().model
     before = deepcopy(net.state_dict())
-    found = chapter_34.by_loss(target, net, seed=1, updates=6)
-    assert list(found) == list(chapter_34.LOSSES)
-    start = chapter_34.kept(net, *chapter_34.sampled(target, 64, 64, 3))
+    found = lab.by_loss(target, net, seed=1, updates=6)
+    assert list(found) == list(lab.LOSSES)
+    start = lab.kept(net, *lab.sampled(target, 64, 64, 3))
     assert all(alpha > start[0] for alpha, _ in found.values())
     assert all(torch.equal(before[name], w) for name, w in net.state_dict().items())
 
 
 def test_the_moved_targets_errors_name_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(chapter_34, "MOVED", tmp_path / "none")
+    monkeypatch.setattr(lab, "MOVED", tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=r"make_drafts\.py moved"):
-        chapter_34.load_moved()
+        lab.load_moved()
 
 
 @pytest.mark.parametrize("number", [bug.number for bug in BUGS if bug.decoder == "learning"])
@@ -496,7 +496,7 @@ def test_an_audit_can_be_held_against_a_bug_of_a_draft_that_learns(number, tmp_p
 
 def test_songs_have_refrains_and_one_speaker_is_one():
     tokenizer = checkpoint.load()[1]
-    made = chapter_34.song(2, RandomSource(1)), chapter_34.speech(9, RandomSource(1))
+    made = lab.song(2, RandomSource(1)), lab.speech(9, RandomSource(1))
     for text in made:
         assert tokenizer.decode(tokenizer.encode(text)) == text and "{" not in text
     verses = [verse.splitlines() for verse in made[0].split("\n\n")[:-1]]

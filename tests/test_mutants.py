@@ -7,11 +7,9 @@ here those that no chapter plants, and the wide tests catch all of them once mor
 import ast
 import copy
 import dataclasses
-import functools
 import itertools
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,86 +20,59 @@ from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import Generation
 from nanogpt.proof import bugs
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import CHECKS, SLOW_CHECKS, TREE_CHECKS
+from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
 from nanogpt.proof.checks_promises import PROMISE_CHECKS
-from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows, check_alone, check_outcomes
-from nanogpt.proof.decoders import (
-    ahead_decoder,
-    budget_decoder,
-    constrained_decoder,
-    decoder,
-    eagle_decoder,
-    hybrid_decoder,
-    learning_decoder,
-    paged_decoder,
-    pairs_decoder,
-    same_decoder,
-    server_decoder,
-    state_decoder,
-    tree_decoder,
-)
+from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows
+from nanogpt.proof.decoders import KINDS, decoder, server_decoder, tree_decoder
 from nanogpt.proof.gallery import edited, mutant, served, twin
 from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server
-from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import block_key, on_pool
-from nanogpt.speculative import CHAIN, accept_reject, speculative_generate
+from nanogpt.speculative import accept_reject, speculative_generate
 from nanogpt.targets.fused import PreallocatedCache
-from nanogpt.trees.rules import accept_blockwise
+
+ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS | PROMISE_CHECKS
 
 
-@pytest.mark.wide  # its unedited mutant is the same code, and meets them all in make test
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_the_correct_decoder_passes(check):
-    check(speculative_generate)
-
-
-DECODERS = {
-    "block": functools.partial(speculative_generate, steps=replace(CHAIN, accept=accept_blockwise)),
-    "with": tree_decoder("with"),
-    "without": tree_decoder("without"),
-    "fixed": tree_decoder("fixed", (2, 2)),
-}
-CASES = [(name, check) for name in DECODERS for check in TREE_CHECKS]
-CASES.remove(("block", "acceptance"))  # a block keeps more than Σ min(p, q)
-CASES += [("chain", check) for check in TREE_CHECKS if check not in CHECKS or check == "acceptance"]
-DECODERS["chain"] = speculative_generate
-DECODERS["eagle"] = eagle_decoder()
-CASES += [("eagle", check) for check in TREE_CHECKS if check != "draft"]  # it has no get_probs
-CASES += [("eagle", "incremental"), ("eagle", "alpha"), ("fixed", "second")]
-DECODERS["pairs"] = pairs_decoder()
-CASES += [("pairs", check) for check in ("exact", "greedy", "cache", "accounting", "spelling")]
-DECODERS["state"] = state_decoder()
-CASES += [("state", check) for check in ("exact", "greedy", "cache", "accounting", "states")]
-DECODERS["hybrid"] = hybrid_decoder()
-CASES += [("hybrid", check) for check in ("exact", "greedy", "cache", "accounting")]
-
-# What these see of the package's own code, they see of the copy that is served without an edit.
-AS_MUTANTS = {name: "greedy cache accounting nodes" for name in DECODERS if name != "chain"}
-AS_MUTANTS |= {name: "greedy cache accounting" for name in ("pairs", "hybrid")}
-AS_MUTANTS["eagle"] += " incremental"
-AS_MUTANTS["fixed"] += " second"
-AS_MUTANTS["pairs"] += " spelling"
-AS_MUTANTS["state"] += " states"
-CASES = [(name, check) for name, check in CASES if check not in AS_MUTANTS.get(name, "").split()]
+def unedited(kind):
+    """The package's own decoder, made as a mutant is."""
+    return mutant(dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=kind))
 
 
 # Of each loop, a chain's and a tree's, one decoder meets the long checks in make test. That trees
 # and blocks of every kind are exact is enumerated in test_rules, other drafts in their own files.
+# Chapters 24 and 34, and test_the_checks_of_servers_preempt, meet checks with the package's own.
 WIDE = pytest.mark.wide
 LONG = {
-    (name, check)
-    for name in ("block", "with", "fixed", "eagle")
-    for check in ("rounds", "frequencies")
+    "chain": "exact",
+    "block": "rounds frequencies",
+    "with": "exact rounds frequencies greedy cache accounting nodes",
+    "without": "greedy cache accounting nodes",  # as fixed ones, in the same loop
+    "fixed": "rounds frequencies",
+    "eagle": "exact rounds frequencies",
+    "server": "preemption held memory",
+    "ahead": "exact greedy",  # test_ahead
+    "learning": "taught",
+    "pairs": "exact",
 }
-LONG |= {(name, "exact") for name in ("with", "eagle", "pairs")}
-CASES = [pytest.param(*case, marks=WIDE if case in LONG else ()) for case in CASES]
+CASES = [
+    pytest.param(name, check, marks=WIDE if check in LONG.get(name, "").split() else ())
+    for name, kind in KINDS.items()
+    for check in kind.checks.split()
+]
 
 
 @pytest.mark.parametrize(("name", "check"), CASES)
-def test_the_correct_trees_and_blocks_pass(name, check):
-    SLOW_CHECKS[check](DECODERS[name])
+def test_the_correct_decoder_passes_the_checks_of_its_kind(name, check):
+    """As a mutant without its edit: what catches the others is their bug, not how they are made."""
+    ALL_CHECKS[check](unedited(name))
+
+
+@pytest.mark.parametrize("check", ["exact", "acceptance"])
+def test_the_correct_chain_passes_the_checks_that_chains_have_to_themselves(check):
+    assert CHECKS[check] is not ALL_CHECKS[check]
+    CHECKS[check](unedited("chain"))
 
 
 def test_the_checks_of_trees_come_through_a_second_sibling():
@@ -112,11 +83,6 @@ def test_the_checks_of_trees_come_through_a_second_sibling():
         assert any(r.path[:1] == [1] for r in made.rounds), "as check_cache runs it"
 
 
-ALL_CHECKS = SLOW_CHECKS | SERVING_CHECKS | PROMISE_CHECKS
-
-
-# All checks of their decoder are run on these: test_which_checks_see_a_serving_bug
-SERVING_BUGS = BUGS[53:67]
 HERE = {*range(54, 65), 67, 82, 83}  # no chapter plants these: make test catches them here
 
 
@@ -194,103 +160,6 @@ def test_a_bug_that_a_chapter_no_longer_catches_is_missed(number, was, becomes):
     assert shown(chapter) < shown(cells(path, "code"))
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [
-        pytest.param(
-            bug, id=f"{bug.number}-{bug.caught_by}", marks=() if bug.number in HERE else WIDE
-        )
-        for bug in BUGS
-    ],
-)
-def test_a_bug_is_caught_by_its_check(bug):
-    with pytest.raises(AssertionError) as caught:
-        ALL_CHECKS[bug.caught_by](mutant(bug))
-    assert str(caught.value), "the check says what is wrong"
-
-
-@pytest.mark.parametrize(
-    "bug", [BUGS[46], *(pytest.param(bug, marks=WIDE) for bug in BUGS[47:49])],
-    ids=lambda bug: bug.number,
-)  # fmt: skip
-def test_a_bug_that_costs_many_guesses_shows_in_alpha(bug):
-    """The next three cost few, if any, on a head as small as ours."""
-    with pytest.raises(AssertionError, match="own α says"):
-        SLOW_CHECKS["alpha"](mutant(bug))
-
-
-def unedited(decoder_of):
-    """The package's own decoder, made as a mutant is."""
-    return mutant(dataclasses.replace(BUGS[0], new=BUGS[0].old, decoder=decoder_of))
-
-
-LIKE_FIXED = ("with", "without")  # other siblings in the same loop
-
-
-@pytest.mark.parametrize(
-    "decoder_of", [pytest.param(x, marks=WIDE if x in LIKE_FIXED else ()) for x in AS_MUTANTS]
-)
-def test_an_unedited_mutant_of_a_tree_or_block_is_correct(decoder_of):
-    same = unedited(decoder_of)
-    for check in AS_MUTANTS[decoder_of].split():
-        SLOW_CHECKS[check](same)
-
-
-SERVING = {
-    "batch": batch_generate,
-    "paged": paged_decoder(),
-    "server": server_decoder(),
-    "ahead": ahead_decoder(),
-    "same": same_decoder(),
-    "constrained": constrained_decoder(),
-    "learning": learning_decoder(),
-    "budget": budget_decoder(),
-}
-PROMISES = {"same": "same fair", "constrained": "constraints stops logprobs"}
-OWN = {"pool": "paged", "publish": "paged", "outcomes": "ahead"}
-OWN |= dict.fromkeys(("preemption", "turns", "held", "memory"), "server") | {"leftovers": "paged"}
-OWN |= dict.fromkeys(("taught", "apart", "lessons"), "learning")
-
-
-def serving_checks(name):
-    """{name: check} of those that are meant for such a decoder: of batches, and its own."""
-    if name in PROMISES:
-        return {check: PROMISE_CHECKS[check] for check in PROMISES[name].split()}
-    kinds = {check: {OWN[check]} if check in OWN else set(SERVING) for check in SERVING_CHECKS}
-    checks = {check: SERVING_CHECKS[check] for check in kinds if name in kinds[check]}
-    if name == "server":
-        checks["alone"] = functools.partial(check_alone, own_K=False)
-    if name == "learning":  # its texts are not those of a draft that stays as it is
-        del checks["alone"]
-    if name == "budget":  # how many guesses a text has, depends on the others
-        checks = {check: SERVING_CHECKS[check] for check in ("product", "independent")}
-    if name == "ahead":  # one text
-        some = "exact", "greedy", "acceptance", "cache", "draft", "accounting"
-        checks = {check: TREE_CHECKS[check] for check in some} | {"outcomes": check_outcomes}
-    return checks
-
-
-OF_EACH = {  # which the unedited mutant passes, and the decoder is the same code
-    "batch": "ragged leaving",
-    "paged": "pool publish leftovers",
-    "server": "preemption turns held memory",
-}
-OF_EACH |= PROMISES | {"ahead": "outcomes", "learning": "taught apart lessons"}
-OF_EACH |= {"budget": "product"}
-IN_TEST_AHEAD = ("exact", "greedy")
-SERVING_CASES = [
-    pytest.param(name, check, marks=WIDE if name == "ahead" and check in IN_TEST_AHEAD else ())
-    for name in SERVING
-    for check in serving_checks(name)
-    if check not in OF_EACH[name].split()
-]
-
-
-@pytest.mark.parametrize(("name", "check"), SERVING_CASES)
-def test_the_correct_serving_decoders_pass(name, check):
-    serving_checks(name)[check](SERVING[name])
-
-
 SEEN = {  # each serving bug, and which of the checks of its decoder see it
     54: "alone product independent leaving",
     55: "independent",
@@ -317,14 +186,41 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
 }
 
 
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(
+            bug, id=f"{bug.number}-{bug.caught_by}", marks=() if bug.number in HERE else WIDE
+        )
+        for bug in BUGS
+        if bug.number in HERE or bug.number not in SEEN
+    ],
+)
+def test_a_bug_is_caught_by_its_check(bug):
+    with pytest.raises(AssertionError) as caught:
+        ALL_CHECKS[bug.caught_by](mutant(bug))
+    assert str(caught.value), "the check says what is wrong"
+
+
+@pytest.mark.parametrize(
+    "bug", [BUGS[46], *(pytest.param(bug, marks=WIDE) for bug in BUGS[47:49])],
+    ids=lambda bug: bug.number,
+)  # fmt: skip
+def test_a_bug_that_costs_many_guesses_shows_in_alpha(bug):
+    """The next three cost few, if any, on a head as small as ours."""
+    with pytest.raises(AssertionError, match="own α says"):
+        SLOW_CHECKS["alpha"](mutant(bug))
+
+
 @pytest.mark.wide
-@pytest.mark.parametrize("bug", SERVING_BUGS, ids=lambda bug: bug.number)
-def test_which_checks_see_a_serving_bug(bug):
+@pytest.mark.parametrize("number", SEEN)
+def test_which_checks_see_a_serving_bug(number):
     """A crash is no answer: where a bug makes one, the check that is meant for it must say so."""
-    seen, wrong = [], mutant(bug)
-    for name, check in serving_checks(bug.decoder).items():
+    seen, bug = [], BUGS[number - 1]
+    wrong = mutant(bug)
+    for name in KINDS[bug.decoder].checks.split():
         try:
-            check(wrong)
+            ALL_CHECKS[name](wrong)
         except AssertionError as caught:
             assert str(caught), "the check says what is wrong"
             seen.append(name)
@@ -333,25 +229,13 @@ def test_which_checks_see_a_serving_bug(bug):
     assert seen == SEEN[bug.number].split() and bug.caught_by in seen
 
 
-# Chapters 24 and 34, and the test below, meet these checks with the package's own decoders.
-ELSEWHERE = [("server", check) for check in ("memory", "preemption", "held")]
-ELSEWHERE.append(("learning", "taught"))
-UNEDITED = [(name, check) for name in SERVING for check in OF_EACH[name].split()]
-UNEDITED = [pytest.param(*case, marks=WIDE if case in ELSEWHERE else ()) for case in UNEDITED]
-
-
-@pytest.mark.parametrize(("name", "check"), UNEDITED)
-def test_an_unedited_mutant_of_a_serving_decoder_is_correct(name, check):
-    ALL_CHECKS[check](unedited(name))
-
-
 def test_the_checks_of_servers_preempt(monkeypatch):
     for check in ("preemption", "held"):
         lost, preempt = [], server.Queue.preempt
         monkeypatch.setattr(
             server.Queue, "preempt", lambda self, of=preempt, to=lost: to.append(1) or of(self)
         )
-        SERVING_CHECKS[check](server_decoder())
+        SERVING_CHECKS[check](server_decoder)
         monkeypatch.undo()
         assert len(lost) > 5, check
 
@@ -423,7 +307,7 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
     ],
 )  # fmt: skip
 def test_the_checks_of_promises_see(check, module, old, new, message):
-    kind = next(name for name in PROMISES if check in PROMISES[name].split())
+    kind = next(name for name, kind in KINDS.items() if check in kind.checks.split())
     wrong = dataclasses.replace(BUGS[67], module=module, old=old, new=new, also=(), decoder=kind)
     with pytest.raises(AssertionError, match=message):
         PROMISE_CHECKS[check](mutant(wrong))
@@ -520,18 +404,13 @@ def test_every_draft_can_be_edited():
     assert [int(row.argmax()) for row in q] == [0, 3]
 
 
-def test_an_unedited_mutant_is_the_correct_decoder():
-    """What catches a mutant is its bug, not the way in which mutants are made."""
-    same = unedited("chain")
-    for check in CHECKS.values():
-        check(same)
-
-
 def test_the_bugs_of_the_gallery_are_numbered_and_all_different():
     assert [bug.number for bug in BUGS] == [*range(1, len(BUGS) + 1)]
     assert len({(bug.module, bug.old, bug.new) for bug in BUGS}) == len(BUGS) >= 78
     assert {bug.decoder for bug in BUGS[:32]} == {"chain"}, "chapter 08's"
     assert {bug.kind for bug in BUGS} <= {"biased", "slow", "error"}
+    for bug in BUGS:
+        assert bug.caught_by in KINDS[bug.decoder].checks.split(), bug.number
 
 
 def test_an_edit_that_no_longer_fits_is_an_error():

@@ -14,16 +14,15 @@ from nanogpt.cache import cache_length, trim_kv_cache
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft, going_on
 from nanogpt.drafts.protocol import Chain
-from nanogpt.generate import Round, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.proof.checks import CHECKS, tensors
 from nanogpt.proof.checks_serving import beginnings
 from nanogpt.proof.toys import Watched, deep_toy, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_generate, batch_round, joined
-from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, SharedText, on_pool
+from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, on_pool
 from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import speculative_generate
-from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import TREE, tree_generate, verify_tree
 from nanogpt.trees.tree import ReadText, keep_path, tree_mask
 
@@ -231,8 +230,10 @@ def test_after_any_operation_the_cache_is_contiguous_and_the_books_are_right(see
 def test_thousands_of_requests_leave_nothing_behind(requests):
     target = on_pool(toy_target(7, 16), 24, 4)
     for i in range(requests):
-        make = SharedText if i % 2 else ReadText
-        make(target, [i % 7, i % 5, 1, 2, 3, i % 3], 3)
+        tokens = [i % 7, i % 5, 1, 2, 3, i % 3]
+        cache = target.cache.found(tokens) or prefill(target, tokens)
+        target.cache.publish(tokens, cache)
+    del cache
     assert target.cache.free == 24
     target.cache.check([])
 
@@ -402,57 +403,43 @@ def test_the_same_text_twice_in_a_batch_goes_on_as_two():
     assert same(new.rows([4, 4])[1], model, [1, 2, 3, 5])
 
 
-@pytest.mark.two_ways
 def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
     plain = toy_target(7, 16)
     target = on_pool(plain, 20, 4)
+    server = Server(target, limits=Limits(max_num_seqs=4), seed=0)
     prompt = [1, 2, 3, 4, 5, 6, 0, 1, 2, 5]
-    one = SharedText(target, prompt, 5)
-    one.read()
-    free = target.cache.free
-    other = SharedText(target, prompt, 5)
-    other.read()
-    assert (
-        target.cache.free == free - 1
-        and other.past_kvs.tables[0].blocks[:2] == (one.past_kvs.tables[0].blocks[:2])
-    )
-    third = SharedText(target, prompt[:9], 5)
-    assert third.unread == [] and third.cache_length == 8, "all that it needs lies there"
-    strange = SharedText(target, [*prompt[:5], 2, *prompt[6:]], 5)
-    strange.read()
+    asked = [prompt, prompt, prompt[:9], [*prompt[:5], 2, *prompt[6:]]]
+    for each in asked:
+        server.submit(each, 5)
+        server.step()
+    one, other, third, strange = server.requests
+    assert [r.shared for r in server.requests] == [0, 8, 8, 4]
+    blocks = [r.past_kvs.tables[0].blocks for r in server.requests]
+    assert blocks[0][:2] == blocks[1][:2] == blocks[2][:2] and blocks[3][0] == blocks[0][0]
+    assert third.prefills == 0, "all that it needs lies there"
     for text in (one, other, third, strange):
         assert same(text.past_kvs, plain, text.tokens[:-1])
-    assert strange.past_kvs.tables[0].blocks[0] == one.past_kvs.tables[0].blocks[0]
     target.cache.check([text.past_kvs for text in (one, other, third, strange)])
 
 
-def rounds(texts, draft, seed):
-    """One round of all texts together, with sources of their own."""
-    rngs = [RandomSource(seed + b) for b in range(len(texts))]
-    draft = Chain(draft, 3)
-    seats = [Seat(t, draft, Sampling(), rng) for t, rng in zip(texts, rngs, strict=True)]
-    batch_round(texts[0].target, seats)
-
-
-def test_shared_texts_write_what_others_write_and_publish_only_what_is_final():
-    plain, draft = toy_target(7, 16), random_draft(7)
+def test_a_server_publishes_only_what_is_final_in_every_pass():
+    """And it can be found from then on, whatever the texts do: generated tokens, too."""
+    plain, found = toy_target(7, 16), 0
     target = on_pool(plain, 200, 3)
-    prompts = [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4]]
-    shared = [SharedText(target, prompt, 60) for prompt in prompts]
-    others = [ReadText(FusedLanguageModel(plain), prompt, 60) for prompt in prompts]
-    for n in range(12):
-        rounds(shared, draft, 10 * n)
-        rounds(others, draft, 10 * n)
-        assert [text.tokens for text in shared] == [text.tokens for text in others]
-        pool = target.cache
+    server, pool = Server(target, random_draft(7), K=3, seed=0), target.cache
+    for prompt in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4]):
+        server.submit(prompt, 60)
+    for _ in range(12):
+        server.step()
         known = {}
-        for text in shared:
+        for text in server.requests:
             for start in range(len(text.tokens)):
                 known |= beginnings(text.tokens[start:], 3)
         for key in pool.published:
             assert same(pool.found(known[key]), plain, list(known[key]))
-        pool.check([text.past_kvs for text in shared])
-    assert max(len(known[key]) for key in pool.published) > 6, "generated tokens are shared, too"
+            found = max(found, len(known[key]))
+        pool.check([text.past_kvs for text in server.requests])
+    assert found > 6, "longer than any prompt"
 
 
 @pytest.mark.two_ways
@@ -475,15 +462,6 @@ def test_requests_of_a_server_share_what_begins_alike():
         shared = [request.shared for request in requests]
         assert all(shared[6:]) == share and any(shared) == share
         assert any(shared[:6]) == share, "the first six begin at once: only a restart finds blocks"
-
-
-def test_a_shared_text_ends_with_its_stop_token():
-    target = on_pool(toy_target(7, 16), 50, 2)
-    text = SharedText(target, [1, 2, 3], 9, stop_token=5)
-    new_kvs = prefill(target, [1, 2, 3, 4, 5, 6])
-    text.take(Round([4, 5, 6], torch.zeros(3, 7), torch.zeros(4, 7), [4, 5, 6, 0], 2), new_kvs)
-    assert text.tokens == [1, 2, 3, 4, 5] and text.done
-    assert target.cache.published.keys() == beginnings([1, 2, 3, 4], 2).keys()
 
 
 def test_blocks_that_were_free_longest_are_taken_first_and_forgotten():
@@ -525,8 +503,6 @@ def test_a_pool_of_other_types_and_bad_sizes():
             BlockPool(model.config, bad, 16, like=model.lm_head.weight)
         with pytest.raises(ValueError, match="whole number from 1"):
             BlockPool(model.config, 16, bad, like=model.lm_head.weight)
-    with pytest.raises(ValueError, match="no BlockPool"):
-        SharedText(FusedLanguageModel(model), [1, 2], 3)
     with pytest.raises(ValueError, match="no text has a cache"):
         PagedCache.joined([None, None])
 
@@ -536,7 +512,7 @@ def test_a_restart_lacks_any_number_of_tokens_and_reads_them_later(missing):
     """Half a window of four: so many of them are found, and the pool is full before the others."""
     own = toy_target(7, 8)
     target = on_pool(own, 30, 1)
-    text = SharedText(target, [0, 1, 2, 3, 4, 5, 6, 0, 1], 9)
+    text = ReadText(target, [0, 1, 2, 3, 4, 5, 6, 0, 1], 9)
     text.tokens.append(2)  # the window is full now
     text.past_kvs = prefill(target, text.tokens[-9:-1])
     right = text.tokens[-5:-1]
@@ -545,6 +521,7 @@ def test_a_restart_lacks_any_number_of_tokens_and_reads_them_later(missing):
         target.cache.publish(right[: 4 - missing], held[1])
     hogs = [prefill(target, [6]) for _ in range(target.cache.free)]
     text.restart_if_full()
+    text.past_kvs = target.cache.found(right)
     with pytest.raises(PoolFull):
         text.read()
     assert text.cache_length == 4 - missing and text.unread == right[4 - missing :]
@@ -560,11 +537,12 @@ def test_a_restart_that_finds_the_pool_full_is_made_later():
     """Dropping its own blocks frees few of them where others share them."""
     own = toy_target(7, 8)
     target, prompt = on_pool(own, 9, 1), [0, 1, 2, 3, 4, 5, 6, 0]
-    seats = []
+    seats, first = [], prefill(target, prompt[:-1])
     for _ in range(2):
-        text = SharedText(target, prompt, 12)  # the second finds what the first has read
-        text.read()
+        text = ReadText(target, prompt, 12)
+        text.past_kvs = first.fork()
         seats.append(Seat(text, Chain(random_draft(7), 2), Sampling(0), RandomSource(3)))
+    del first
     batch_round(target, seats)
     with pytest.raises(PoolFull):
         batch_round(target, seats)

@@ -146,7 +146,7 @@ def test_nothing_but_random_source_and_training_draws_random_numbers():
             "sampling.py": ["np.random"],
             "train.py": ["manual_seed"] * 2,
             # it sets the generators of a reader's draft, to see whether the draft draws from them
-            "referee.py": ["import random", "np.random", "manual_seed", "np.random", "np.random"],
+            "referee.py": ["import random", "manual_seed", "np.random"],
         }
         assert found == allowed.get(path.name, []), f"{path.name}: {found}"
 

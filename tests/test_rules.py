@@ -62,7 +62,7 @@ def off(generate, n, K, sampling=Sampling(), V=3, prompt=(0, 1), fused=False):
     ("widths", "n", "V"), [((2, 1), 3, 2), ((2, 2), 3, 2), ((3,), 2, 3)], ids=str
 )
 def test_trees_lose_nothing(accept, siblings, widths, n, V):
-    assert off(tree_decoder(siblings, widths, accept), n, len(widths), V=V) < 1e-12
+    assert off(tree_decoder(siblings, widths, accept=accept), n, len(widths), V=V) < 1e-12
 
 
 # Drawn with replacement, a tree of three depths has as many paths as all the others together.
@@ -71,7 +71,7 @@ def test_trees_lose_nothing(accept, siblings, widths, n, V):
     "siblings", ["without", "fixed", pytest.param("with", marks=pytest.mark.wide)]
 )
 def test_trees_of_three_depths_lose_nothing(accept, siblings):
-    assert off(tree_decoder(siblings, (2, 1, 1), accept), 4, 3, V=2) < 1e-12
+    assert off(tree_decoder(siblings, (2, 1, 1), accept=accept), 4, 3, V=2) < 1e-12
 
 
 @pytest.mark.pairs
@@ -81,7 +81,7 @@ def test_trees_of_three_depths_lose_nothing(accept, siblings):
 @pytest.mark.parametrize("shape", [((2, 1), 2, 3), ((2, 2), 3, 2)], ids=str)
 def test_trees_lose_nothing_under_temperature_and_filters(accept, siblings, sampling, shape):
     widths, n, V = shape
-    assert off(tree_decoder(siblings, widths, accept), n, 2, sampling, V=V) < 1e-12
+    assert off(tree_decoder(siblings, widths, accept=accept), n, 2, sampling, V=V) < 1e-12
 
 
 @pytest.mark.parametrize("siblings", SIBLINGS)
@@ -96,10 +96,10 @@ def test_trees_lose_nothing_over_a_restart_nor_on_the_fused_target(siblings):
 @pytest.mark.parametrize("accept", RULES)
 @pytest.mark.parametrize("siblings", SIBLINGS)
 def test_larger_trees_lose_nothing(accept, siblings):
-    assert off(tree_decoder(siblings, (2, 1), accept), 3, 2) < 1e-12
-    assert off(tree_decoder(siblings, (2, 1, 1), accept), 4, 3, V=2) < 1e-12
+    assert off(tree_decoder(siblings, (2, 1), accept=accept), 3, 2) < 1e-12
+    assert off(tree_decoder(siblings, (2, 1, 1), accept=accept), 4, 3, V=2) < 1e-12
     if siblings != "with":
-        assert off(tree_decoder(siblings, (2, 2), accept), 3, 2) < 1e-12
+        assert off(tree_decoder(siblings, (2, 2), accept=accept), 3, 2) < 1e-12
 
 
 @pytest.mark.parametrize(("n", "K", "V"), [(2, 1, 3), (3, 2, 3), (4, 3, 2), (5, 4, 2)])

@@ -225,7 +225,7 @@ def test_a_batch_of_uneven_texts_leaves_each_text_its_own_cache(way, more):
 
 
 def test_check_states_passes_the_real_code_and_meets_every_case():
-    check_states(state_decoder())
+    check_states(state_decoder)
     assert 0 in GUESSES and any(GUESSES[i] and not n for i, n in enumerate(GUESSES[1:])), (
         "a round without a guess follows one with some"
     )
@@ -347,7 +347,7 @@ def made_by(name, way, loop):
     if loop == "batch":
         return batch_generate(model, draft, prompts, n, K, **each)
     if loop == "server":
-        return server_decoder()(model, draft, prompts, n, K, **each)
+        return server_decoder(model, draft, prompts, n, K, **each)
     if name in DRAFTS:
         return [speculative_generate(model, draft, p, n, K, **GREEDY) for p in prompts]
     return [tree_generate(model, draft, p, n, **GREEDY) for p in prompts]
@@ -398,12 +398,12 @@ def test_texts_of_any_length_stand_side_by_side_and_write_what_they_write_alone(
 
 @functools.cache
 def by_plain_decoding():
-    return same_decoder()(TOY, None, [0, 1], 60, rng=SameDice(5, 2)).tokens
+    return same_decoder(TOY, None, [0, 1], 60, rng=SameDice(5, 2)).tokens
 
 
 @every_way
 def test_by_the_same_dice_it_is_plain_decodings_text(way):
-    model, decode = TOY.remembering(way), same_decoder()
+    model, decode = TOY.remembering(way), same_decoder
     for draft in (random_draft(7), Grown(random_draft(7), [2, 1], "fixed")):
         made = decode(model, draft, [0, 1], 60, rng=SameDice(5, 2))
         assert made.tokens == by_plain_decoding()
@@ -411,7 +411,7 @@ def test_by_the_same_dice_it_is_plain_decodings_text(way):
 
 @every_way
 def test_under_constraints_the_distribution_is_plain_decodings_under_them(way):
-    decode, rules = constrained_decoder(), Constraints(presence=0.7, bias={1: 0.5})
+    decode, rules = constrained_decoder, Constraints(presence=0.7, bias={1: 0.5})
     found, exact = (
         enumerate_outcomes(
             lambda rng, m=model, d=draft: tuple(

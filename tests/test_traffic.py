@@ -14,7 +14,17 @@ import torch
 from nanogpt.__main__ import main
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.measure import load, traffic
-from nanogpt.measure.traffic import SLO, Load, Pass, Served, Steps, StepTime, Trace, record, replay
+from nanogpt.measure.traffic import (
+    SLO,
+    Load,
+    Pass,
+    Served,
+    StepTime,
+    Timeline,
+    Trace,
+    record,
+    replay,
+)
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import Sampling
 from nanogpt.serving.paged import BlockPool
@@ -43,8 +53,8 @@ def test_a_request_meets_an_slo_that_it_reaches_exactly():
 
 
 def steps_of(read):
-    """Steps of which only `read` matters."""
-    return Steps(*[np.zeros(len(read))] * 8, np.array(read))
+    """Timeline of which only `read` matters."""
+    return Timeline(*[np.zeros(len(read))] * 8, np.array(read))
 
 
 # Four requests; the first does not count. The window is from 10 to 20 seconds.
@@ -267,7 +277,7 @@ def test_a_replay_takes_the_steps_of_the_server():
             traces, arriving, fewer_in_a_crowd, flat, 0, limits, target.config.block_size, share
         )
         real = really_served(target, draft, prompts, lengths, arriving, limits, share)
-        for name, ours, its in zip(Steps._fields, told.steps, real.steps, strict=True):
+        for name, ours, its in zip(Timeline._fields, told.steps, real.steps, strict=True):
             assert ours.tolist() == its.tolist(), (seed, name)
         assert told.requests == real.requests, seed
         preempted[limits.block_size] += told.preemptions

@@ -13,7 +13,7 @@ import torch
 
 from nanogpt.speculative import Draft
 
-K = 4  # guesses a round. Without this line the arena chooses; RULE = "block" judges them as a block
+K = 4  # guesses a round. POLICY = "acceptance" chooses it; RULE = "block" judges them as a block
 
 
 class TrigramDraft(Draft):

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
+from nanogpt.generate import check_whole
 from nanogpt.model import GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side, tree_mask
@@ -240,8 +241,7 @@ class EagleDraft(Proposer):
     reads = True  # the features
 
     def __init__(self, target: GPTLanguageModel, head: EagleHead, K: int = 3):
-        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-            raise ValueError(f"K is {K!r}; it must be a whole number from 1")
+        check_whole(1, K=K)
         self.head, self.K, self.layers = head.share(target), K, head.layers
         self.vocab_size, self.device = target.config.vocab_size, target.device
 

@@ -119,7 +119,7 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         )
     target, _ = target_of(bug)
     kind = "chain" if bug is None else BUGS[bug - 1].decoder
-    decode, under = one_by_one(speculative_generate), constrained_decoder()
+    decode, under = one_by_one(speculative_generate), constrained_decoder
     takes = TAKEN if bug is None or kind == "constrained" else ()
     if kind in ("batch", "paged", "server", "learning", "budget"):
         decode = mutant(BUGS[bug - 1])

@@ -25,7 +25,7 @@ from nanogpt.engines.causal import CausalModel, load_pair
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import pooled
 from nanogpt.measure.clock import DEVICES, clock
-from nanogpt.proof.statistics import shown
+from nanogpt.proof.statistics import p_text
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import Draft, speculative_generate
 from nanogpt.trees.loop import tree_generate
@@ -110,9 +110,9 @@ def check_samples(
     report = own.sampled(target, decode, prompt, PLACES, samples)
     [row] = report.rows
     worst = row.worst
-    said = f"right, smallest p {shown(worst.p)}; a bias of {row.surely[0]:.2f} shows"
+    said = f"right, smallest p {p_text(worst.p)}; a bias of {row.surely[0]:.2f} shows"
     if row.refusal:
-        said = f"WRONG, {worst.place}, p {shown(worst.p)}, off by {worst.total_variation:.2f}"
+        said = f"WRONG, {worst.place}, p {p_text(worst.p)}, off by {worst.total_variation:.2f}"
     blind = "; the control was NOT refused" if report.blind else "; the control was refused"
     say(f"  {name:<14}{said}{blind}")
     return ([] if report.right else [f"samples, {name}"]), report.blind

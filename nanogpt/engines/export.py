@@ -114,7 +114,7 @@ def widened(weights: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:
     return made
 
 
-def shown(text: str) -> str:
+def byte_letters(text: str) -> str:
     """Text in GPT-2's alphabet of bytes: the printable ones are themselves, others from 256 on.
 
     Raises ValueError for a character that is more than one byte in UTF-8.
@@ -134,7 +134,7 @@ def tokenizer_json(tokenizer: CharTokenizer | PairTokenizer) -> dict:
     """
     paired = isinstance(tokenizer, PairTokenizer)
     tokens = tokenizer.tokens if paired else tokenizer.chars
-    merges = [[shown(a), shown(b)] for a, b in tokenizer.merges] if paired else []
+    merges = [[byte_letters(a), byte_letters(b)] for a, b in tokenizer.merges] if paired else []
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     byte_level["use_regex"] = False
     return {
@@ -154,7 +154,7 @@ def tokenizer_json(tokenizer: CharTokenizer | PairTokenizer) -> dict:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "vocab": {shown(token): i for i, token in enumerate(tokens)},
+            "vocab": {byte_letters(token): i for i, token in enumerate(tokens)},
             "merges": merges,
         },
     }

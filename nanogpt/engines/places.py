@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.data import check_folders
-from nanogpt.proof.statistics import LEVEL, RANKS, p_value, score, shown, surely_seen
+from nanogpt.proof.statistics import LEVEL, RANKS, p_text, p_value, score, surely_seen
 from nanogpt.sampling import RandomSource, Sampling
 
 GREEDY_TOKENS = 100  # of each text at temperature 0
@@ -250,7 +250,7 @@ def refusal(tests: Sequence[Test | Place], level: float) -> str:
     if worst.p >= level:
         return ""
     off = f"off by a total variation of {worst.total_variation:.2f}"
-    return f"{worst.place} {off}, p {shown(worst.p)}"
+    return f"{worst.place} {off}, p {p_text(worst.p)}"
 
 
 def judge(
@@ -272,7 +272,7 @@ def judge(
     places = each_place(listed.cells(), at, level, FEWEST)
     row = Row(who, refusal=refusal(places, level), places={setting: places})
     wrong = Place.of("all places", listed.spoiled(0).cells(), level)
-    control = Row(CONTROL, refusal=f"p {shown(wrong.p)}" if wrong.p < level else "")
+    control = Row(CONTROL, refusal=f"p {p_text(wrong.p)}" if wrong.p < level else "")
     texts, source = int((at == 0).sum()), f"p {source}, of the {listed.tokens.shape[1]} likeliest"
     return Report(who, "", source, "", 0, texts, level, None, rows=[row], controls=[control])
 
@@ -289,7 +289,7 @@ def listed_table(report: Report) -> list[str]:
         f"{'':<14}{'letters':>10}{'ranks':>10}{'TV':>8}{'any bias, from':>16}",
     ]
     for place in places:
-        ps = "".join(f"{shown(p):>10}" for p in (place.letters, place.ranks))
+        ps = "".join(f"{p_text(p):>10}" for p in (place.letters, place.ranks))
         lines.append(f"{place.place:<14}{ps}{place.total_variation:>8.3f}{place.surely:>16.3f}")
     right = f"right; a bias of {places[0].surely:.2f} over all places would be refused"
     return [
@@ -319,7 +319,7 @@ def table(report: Report) -> list[str]:
         return f"{columns}{passes:>8}{accepted:>10}".rstrip()
 
     def tested(tests):
-        return [f"{shown(test.p)} {test.total_variation:.3f}" for test in tests]
+        return [f"{p_text(test.p)} {test.total_variation:.3f}" for test in tests]
 
     names = [power.places for power in report.power]
     ran = f"{report.engine} {report.version}" + f" ({report.options})" * bool(report.options)
@@ -354,7 +354,7 @@ def places_table(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for setting, (together, *each) in row.places.items():
             worst = min(each, key=lambda place: place.p)
-            ps = "".join(f"{shown(p):>10}" for p in (together.letters, together.ranks, worst.p))
+            ps = "".join(f"{p_text(p):>10}" for p in (together.letters, together.ranks, worst.p))
             surely = f"{together.surely:>7.3f}{max(place.surely for place in each):>7.3f}"
             lines.append(f"{row.name:<20}{setting:<16}{len(each):>3}{ps}  {worst.place:<9}{surely}")
     columns = f"{'letters':>10}{'ranks':>10}{'worst p':>10}  {'at':<9}{'all':>7}{'one':>7}"

@@ -461,7 +461,7 @@ HEADER = (
 
 def depth(s: Setting) -> str:
     """How deep a setting's draft guesses, or who says so, and the nodes of its tree."""
-    return f"{s.policy or s.K}" + (f", {s.nodes} n" if s.nodes else "")
+    return f"{s.policy or s.K or 'own'}" + (f", {s.nodes} n" if s.nodes else "")
 
 
 def line(row: Row) -> str:
@@ -512,8 +512,8 @@ def picture(rows: list[Row]) -> figures.Picture:
 
 def run(
     settings: list[Setting], targets: dict, drafts: dict, prompts: list[list[int]], n: int
-) -> list[Row]:
-    """Measure every setting on every prompt, n tokens each, prompt by prompt.
+) -> list[list[Pair]]:
+    """Each setting's pairs, n tokens each: all settings on a prompt before the next one.
 
     After the warm-up, a line on stderr says about how long the rest will take.
     """
@@ -541,7 +541,7 @@ def run(
                 mine.append(measure(prompt=prompt, n=n, seed=seed, **how))
                 bar.update()
     gc.unfreeze()
-    return [summary(s, mine) for s, mine in zip(settings, pairs, strict=True)]
+    return pairs
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -625,7 +625,9 @@ def main(arguments: list[str] | None = None) -> None:
         made_of = tokens, tokenizer.vocab_size, target.device
         seconds, drafts[name] = clock(functools.partial(DRAFTS[name], *made_of))
         print(f"{name} draft: built in {seconds:.2f} s")
-    rows = run(settings, targets, drafts, prompts_of(held_out, given.pairs), given.tokens)
+    prompts = prompts_of(held_out, given.pairs)
+    measured = run(settings, targets, drafts, prompts, given.tokens)
+    rows = [summary(s, pairs) for s, pairs in zip(settings, measured, strict=True)]
     where = "1 thread" if given.device == "cpu" else f"on {given.device}"
     print(f"{given.pairs} pairs of {given.tokens} tokens each, {where}, {corpus.name}")
     print(HEADER, *map(line, rows), sep="\n")

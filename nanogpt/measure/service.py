@@ -91,7 +91,7 @@ class Served:
         return self.ttft <= slo.ttft and not self.tpot > slo.tpot  # NaN: no token to be late
 
 
-class Steps(NamedTuple):
+class Timeline(NamedTuple):
     """Of each step of a server, arrays (m,).
 
     end: the time; running, waiting: requests then; K: the policy's guesses; and the pass that it
@@ -120,7 +120,7 @@ class Load:
     """
 
     requests: Sequence[Served]
-    steps: Steps
+    steps: Timeline
     warm: int = 0
 
     def after(self, warm: int) -> Load:

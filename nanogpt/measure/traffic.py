@@ -37,14 +37,14 @@ from nanogpt.cache import CacheObject, cache_length
 from nanogpt.generate import Round
 from nanogpt.measure.bench import batch_times
 from nanogpt.measure.clock import clock
-from nanogpt.measure.service import SLO, Load, Served, Steps, quantiles
+from nanogpt.measure.service import SLO, Load, Served, Timeline, quantiles
 from nanogpt.sampling import Sampling, Uniforms
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Limits, Request, Server
 from nanogpt.speculative import Draft
 
-__all__ = ["SLO", "Load", "Served", "Steps", "quantiles"]  # what `service` measures of a run
+__all__ = ["SLO", "Load", "Served", "Timeline", "quantiles"]  # what `service` measures of a run
 
 # Recordings
 
@@ -385,7 +385,7 @@ def drive(
     pairs = zip(sent, arriving, strict=True)
     served = [Served.of(request, arrived, seen.began[request.id]) for request, arrived in pairs]
     rows = [(*end, *one) for end, one in zip(ends, seen.passes, strict=True)]
-    return Load(served, Steps(*map(np.array, zip(*rows, strict=True))))
+    return Load(served, Timeline(*map(np.array, zip(*rows, strict=True))))
 
 
 @dataclass(frozen=True)

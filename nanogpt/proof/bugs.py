@@ -1,13 +1,7 @@
 """The bugs of the gallery: real ones of real decoders, each a small edit of our own code.
 
-Chapter 08 shows the first 32, bugs of chains; chapter 17 those of trees and blocks, 33 to 46;
-chapter 19 those of drafts that read features, 47 to 53. The others are bugs of serving: 54 to 58,
-of batches, are chapter 23's; 59 to 61 and 67, of paged caches, chapter 25's; 62 and 63, of drafting
-ahead, chapter 26's; 64 to 66, of a server, chapter 24's. 68 and 69, of the same dice, are chapter
-30's; 70 to 72, of what a request asks for, chapter 31's; 73 to 75, of a draft with a tokenizer of
-its own, chapter 32's; 76 to 78, of a state, chapter 33's; 79 to 81, of drafts that learn,
-chapter 34's; 82 and 83, of guesses that are chosen for what they are, chapter 35's.
-`nanogpt.proof.gallery` serves the package with one in it.
+Each belongs to a kind of decoder, and the table of these, `nanogpt.proof.decoders.KINDS`, says
+which chapter shows it. `nanogpt.proof.gallery` serves the package with one in it.
 """
 
 from __future__ import annotations
@@ -20,11 +14,8 @@ class Bug:
     """One bug: `old` in `module` is replaced by `new`, and so are the pairs of `also`.
 
     kind: "biased" output, "slow" only, or an "error" of length or count. caught_by: the check that
-    is meant for it. seen_in: where the like of it was found, if it is public. decoder: the one that
-    has the bug: of a "chain", a "block", a tree with siblings "with", "without" or "fixed", an
-    "eagle" chain, a chain drafted "ahead" or from "pairs", a "batch", a "paged" one, a "server",
-    one by the "same" dice, a "constrained" one, one whose target has a "state", one whose drafts
-    are "learning", one of a "budget" or a "hybrid".
+    is meant for it. seen_in: where the like of it was found, if it is public. decoder: the kind of
+    the one that has the bug, a key of KINDS. chapter: where it is shown, if not with its kind.
     """
 
     number: int
@@ -36,6 +27,7 @@ class Bug:
     caught_by: str
     seen_in: str = ""
     decoder: str = "chain"
+    chapter: str = ""
     also: tuple[tuple[str, str], ...] = ()
 
 
@@ -243,7 +235,8 @@ BUGS = [
         "        if noise is None:\n"
         "            noise = self.noise = self._uniforms.random()\n"
         "        u = noise * cdf[-1]",
-        "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)"),
+        "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)",
+        chapter="17"),
     Bug(47, "the features come from one block lower", "slow", "trees/tree",
         "streams[layer - 1] for", "streams[layer - 2] for",
         "incremental", "vllm-project/vllm#43671; sgl-project/sglang#32334", decoder="eagle"),
@@ -281,7 +274,7 @@ BUGS = [
         "        tree = steps.draft(draft, text, text.room, sampling, rng)\n"
         "        n = min(len(tree.tokens), text.room)\n"
         "        tree = Tree(tree.tokens[:n], list(range(-1, n - 1)), tree.q[:n])\n",
-        "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed"),
+        "second", "NVIDIA/TensorRT-LLM#18210", decoder="fixed", chapter="19"),
     Bug(54, "the batch is clamped to its minimum, and the next token drawn from p", "biased",
         "serving/batch",
         "        path, token = seat.steps.accept(tree, p, seat.rng)\n",
@@ -313,15 +306,16 @@ BUGS = [
         "        batch_round(target, seats)\n",
         "leaving", decoder="batch"),
     Bug(59, "blocks are reserved for the K guesses, not for K+1 tokens", "error", "serving/paged",
-        "self.pool.reserve(self.tables, self.lengths, more)",
-        "self.pool.reserve(self.tables, self.lengths, [n - 1 for n in more])",
+        "for i in range(n // self.size, -(-(n + T) // self.size)):",
+        "for i in range(n // self.size, -(-(n + T - 1) // self.size)):",
         "pool", "vllm-project/vllm#50531 (in its warm-up: no room for what is drafted)",
         decoder="paged"),
-    Bug(60, "blocks are published before their tokens are verified", "biased", "serving/batch",
-        "        path, token = seat.steps.accept(tree, p, seat.rng)\n",
-        "        cached = [*text.tokens[text.start :], *tree.tokens]\n"
-        "        text.target.cache.publish(cached, new_kvs)\n"
-        "        path, token = seat.steps.accept(tree, p, seat.rng)\n",
+    Bug(60, "blocks are published before their tokens are verified", "biased", "serving/server",
+        "        request.take_part(n, p, hidden, new_kvs)\n",
+        "        guesses = request.tree.tokens if request.tree else []\n"
+        "        cached = [*request.tokens[request.start :], *guesses]\n"
+        "        self.memory.pool.publish(cached, new_kvs)\n"
+        "        request.take_part(n, p, hidden, new_kvs)\n",
         "publish", decoder="paged"),
     Bug(61, "blocks are not freed after a rejection", "error", "serving/paged",
         "            self.pool.release(surplus)\n", "",

@@ -81,32 +81,55 @@ def exact_continuations(
     )
 
 
+def check_joint(generate: Decoder, request: tuple, name: str, bound: float = 1e-12) -> float:
+    """The joint distribution of n tokens after a prompt is the target's own, by enumeration.
+
+    request: target, draft, prompt, n, K, sampling; name: the draft's, for the message. Returns the
+    total variation, which is below `bound`.
+    """
+    target, _, prompt, n, K, sampling = request
+    exact = exact_continuations(target, n, sampling, tuple(prompt))
+    got = enumerate_outcomes(lambda rng: tuple(generate(*request, rng).tokens))
+    distance = total_variation(got, exact)
+    worst = max(got | exact, key=lambda x: abs(got.get(x, 0) - exact.get(x, 0)))
+    assert distance < bound, (
+        f"the output is not the target's: with {name}, K = {K} and {sampling}, tokens {worst} "
+        f"come with probability {got.get(worst, 0):.4f} instead of {exact.get(worst, 0):.4f}; "
+        f"total variation {distance:.1e}"
+    )
+    return distance
+
+
 def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
     """The joint distribution of n tokens is the target's own, to 1e-12, by enumeration.
 
     With temperature, top-k and top-p, of n - 1 tokens.
     """
-    target, one_hot = toy_target(3, 8, seed=1), TableDraft([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
-    cases = [(n, Sampling(), "a random draft", random_draft(3))]
-    cases += [(n, Sampling(), "a one-hot draft", one_hot)]
-    cases += [(n - 1, sampling, "a random draft", random_draft(3)) for sampling in SAMPLINGS]
-    for length, sampling, name, draft in cases:
-        exact = exact_continuations(target, length, sampling)
-        got = enumerate_outcomes(
-            lambda rng, length=length, draft=draft, sampling=sampling: tuple(
-                generate(target, draft, [0, 1], length, K, sampling, rng).tokens
-            )
-        )
-        distance = total_variation(got, exact)
-        worst = max(got | exact, key=lambda x: abs(got.get(x, 0) - exact.get(x, 0)))
-        assert distance < 1e-12, (
-            f"the output is not the target's: with {name}, K = {K} and {sampling}, tokens {worst} "
-            f"come with probability {got.get(worst, 0):.4f} instead of {exact.get(worst, 0):.4f}; "
-            f"total variation {distance:.1e}"
-        )
+    target, random = toy_target(3, 8, seed=1), random_draft(3)
+    one_hot = TableDraft([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    cases = [(random, "a random draft", n, Sampling())]
+    cases += [(one_hot, "a one-hot draft", n, Sampling())]
+    cases += [(random, "a random draft", n - 1, sampling) for sampling in SAMPLINGS]
+    for draft, name, length, sampling in cases:
+        check_joint(generate, (target, draft, [0, 1], length, K, sampling), name)
 
 
 VARIED = (8, 9, 10, 22, 48)  # seeds of toys whose greedy texts go on varying
+
+
+def check_same_text(
+    generate: Decoder, target, draft, prompt: list[int], n: int, K: int, seed: int
+) -> None:
+    """At temperature 0, the n tokens after a prompt are autoregressive decoding's own."""
+    expected = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+    rng = RandomSource(seed)
+    got = generate(target, draft, prompt, n, K, Sampling(0), rng).tokens
+    same = sum(1 for _ in iter_equal(got, expected))
+    assert got == expected, (
+        f"greedy decoding differs from the target's own: prompt {prompt}, K = {K}, "
+        f"{type(draft).__name__}: token {same} of {n} is {got[same : same + 1]} instead of "
+        f"{expected[same : same + 1]}"
+    )
 
 
 def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
@@ -119,16 +142,9 @@ def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
         prompt = torch.randint(7, (n_prompt,), generator=generator).tolist()
         seen = min(n_prompt, 8)
         even = TableDraft(torch.full((7, 7), 1 / 7))
-        drafts = (random_draft(7), even, SelfDraft(target, seen), WorstDraft(target, seen))
-        draft = drafts[case % 4]
-        expected = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
-        got = generate(target, draft, prompt, n, K, Sampling(0), RandomSource(case)).tokens
-        same = sum(1 for _ in iter_equal(got, expected))
-        assert got == expected, (
-            f"greedy decoding differs from the target's own: prompt {prompt}, K = {K}, "
-            f"{type(draft).__name__}: token {same} of {n} is {got[same : same + 1]} instead of "
-            f"{expected[same : same + 1]}"
-        )
+        itself = SelfDraft(target, seen)
+        drafts = (random_draft(7), even, itself, WorstDraft(target, seen))
+        check_same_text(generate, target, drafts[case % 4], prompt, n, K, case)
 
 
 def iter_equal(a: Sequence, b: Sequence):

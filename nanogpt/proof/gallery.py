@@ -12,28 +12,13 @@ import functools
 import importlib.util
 import sys
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 
 from torch import nn
 
 from nanogpt.proof.bugs import Bug
-from nanogpt.proof.decoders import (
-    Decoder,
-    ahead_decoder,
-    budget_decoder,
-    constrained_decoder,
-    eagle_decoder,
-    hybrid_decoder,
-    learning_decoder,
-    paged_decoder,
-    pairs_decoder,
-    same_decoder,
-    server_decoder,
-    state_decoder,
-    tree_decoder,
-)
+from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.toys import Watched
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -52,22 +37,6 @@ def edited(bug: Bug, module: str) -> str:
                 raise ValueError(f"bug {bug.number} edits {old!r}, which {module}.py does not have")
             source = source.replace(old, new)
     return source
-
-
-SERVED = {
-    "batch": ["serving.batch"],
-    "paged": ["serving.batch", "serving.paged"],
-    "server": ["serving.server"],
-    "ahead": ["drafts.ahead"],
-    "same": ["same"],
-    "constrained": ["serving.constraints"],
-    "pairs": ["drafts.pairs"],
-    "state": ["targets.state"],
-    "learning": ["drafts.learning", "serving.batch"],
-    "budget": ["serving.budget"],
-    "hybrid": ["drafts.hybrid"],
-}  # by the bug's decoder, what is imported beside these:
-ALWAYS = ["speculative", "trees.loop", "drafts.shipped", "proof.toys"]
 
 
 class Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -107,8 +76,8 @@ def served(bug: Bug) -> dict:
     finder = Edited(bug)
     sys.meta_path.insert(0, finder)
     try:
-        for name in ALWAYS + SERVED.get(bug.decoder, []):
-            importlib.import_module(f"{SECOND}.{name}")  # and what it imports
+        for name in ("proof.decoders", "drafts.shipped"):  # and what they import
+            importlib.import_module(f"{SECOND}.{name}")
     finally:
         sys.meta_path.remove(finder)
         names = [name for name in sys.modules if name.partition(".")[0] == SECOND]
@@ -144,50 +113,10 @@ def twin(thing, modules: dict, made: dict | None = None):
     return new
 
 
-def decoder_of(bug: Bug, modules: dict) -> Decoder:
-    """The decoder that has the bug, out of the modules served with it."""
-
-    def of(name: str):
-        return modules[f"{SECOND}.{name}"]
-
-    if bug.decoder == "batch":
-        return of("serving.batch").batch_generate
-    if bug.decoder == "server":
-        return server_decoder(of("serving.server"))
-    if bug.decoder == "paged":
-        return paged_decoder(of("serving.batch"), of("serving.paged"))
-    if bug.decoder == "ahead":
-        return ahead_decoder(of("drafts.ahead"), of("trees.loop"))
-    if bug.decoder == "eagle":
-        return eagle_decoder(of("drafts.eagle"), of("trees.loop"))
-    if bug.decoder == "same":
-        return same_decoder(of("same"), of("generate"), of("speculative"), of("trees.loop"))
-    if bug.decoder == "constrained":
-        return constrained_decoder(of("serving.constraints"))
-    if bug.decoder == "pairs":
-        return pairs_decoder(of("drafts.pairs"), of("speculative"))
-    if bug.decoder == "state":
-        return state_decoder(of("speculative"), of("trees.loop"))
-    if bug.decoder == "learning":
-        return learning_decoder(of("drafts.learning"), of("serving.batch"))
-    if bug.decoder == "budget":
-        return budget_decoder(of("serving.budget"), of("drafts.best"))
-    if bug.decoder == "hybrid":
-        return hybrid_decoder(of("drafts.hybrid"), of("trees.loop"))
-    speculate = of("speculative").speculative_generate
-    if bug.decoder == "chain":
-        return speculate
-    if bug.decoder == "block":
-        steps = replace(of("speculative").CHAIN, accept=of("trees.rules").accept_blockwise)
-        return functools.partial(speculate, steps=steps)
-    widths = (2, 2) if bug.decoder == "fixed" else (2, 1)
-    return tree_decoder(bug.decoder, widths, module=of("trees.loop"), drafts=of("drafts.grown"))
-
-
 def mutant(bug: Bug) -> Decoder:
     """A decoder with the bug in it: the package served a second time, with the one edit."""
     modules = served(bug)
-    decode = decoder_of(bug, modules)
+    decode = modules[f"{SECOND}.proof.decoders"].KINDS[bug.decoder].decoder
     models = weakref.WeakKeyDictionary()  # the twin of each target, made once
 
     def target_of(target):

@@ -237,7 +237,7 @@ def by_rank(p: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     return rows, cell[rank]
 
 
-def shown(p: float) -> str:
+def p_text(p: float) -> str:
     """A p-value in print; the smallest are 0 by rounding."""
     return f"{p:.2g}" if p > 1e-300 else "<1e-300"
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from nanogpt.drafts import pairs
 from nanogpt.drafts.eagle import EagleHead
+from nanogpt.drafts.pairs import PairDraft, PairTokenizer
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import check_probabilities
 from nanogpt.speculative import Draft
@@ -61,18 +61,13 @@ def random_head(target: GPTLanguageModel, layers=None, seed: int = 0, cls=EagleH
     return head.to(target.device).share(target)
 
 
-def toy_pairs(
-    vocab_size: int, least: float = 0.0, module=pairs, block_size: int = 8, seed: int = 5
-):
-    """A PairDraft on pairs of the letters a, b, …: a random model, whose tokens do not agree.
-
-    module: where PairDraft and PairTokenizer come from.
-    """
+def toy_pairs(vocab_size: int, least: float = 0.0, block_size: int = 8, seed: int = 5) -> PairDraft:
+    """A PairDraft on pairs of the letters a, b, …: a random model, whose tokens do not agree."""
     chars = "abcdefghij"[:vocab_size]
     merges = [("a", "b"), ("ab", "a"), ("b", chars[-1])]
-    tokenizer = module.PairTokenizer(chars, merges)
+    tokenizer = PairTokenizer(chars, merges)
     net = toy_target(tokenizer.vocab_size, block_size, seed)
-    return module.PairDraft(net, tokenizer, least)
+    return PairDraft(net, tokenizer, least)
 
 
 class TableDraft(Draft):

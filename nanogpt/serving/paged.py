@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from nanogpt.cache import KV, CacheObject, cache_length, first
-from nanogpt.generate import Round
+from nanogpt.generate import check_whole
 from nanogpt.targets.fused import FusedLanguageModel
-from nanogpt.trees.tree import ReadText, select
+from nanogpt.trees.tree import select
 
 
 class PoolFull(ValueError):
@@ -46,9 +46,7 @@ class BlockPool:
     """
 
     def __init__(self, config, blocks: int, size: int, like: Tensor):
-        for name, given in (("blocks", blocks), ("size", size)):
-            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-                raise ValueError(f"{name} is {given!r}; it must be a whole number from 1")
+        check_whole(1, blocks=blocks, size=size)
         self.blocks, self.size = blocks, size
         n_head, hs = config.n_head, config.n_embd // config.n_head
         with torch.inference_mode(False):  # for later passes outside of it, too
@@ -381,42 +379,6 @@ class PagedCache(CacheObject):
 cache_length.register(PagedCache, attrgetter("length"))
 first.register(PagedCache, PagedCache.kept)
 select.register(PagedCache, PagedCache.gathered)
-
-
-class SharedText(ReadText):
-    """A text that begins with blocks that others published, and publishes its own final ones.
-
-    target: a FusedLanguageModel whose cache is a BlockPool. What lies in shared blocks is not read
-    again, so `hidden` is None: a draft that looks at the target's hidden states does not guess.
-    Raises ValueError as Text does, and for another target.
-    """
-
-    def __init__(self, target, prompt_tokens, max_new_tokens, stop_token=None):
-        if not isinstance(getattr(target, "cache", None), BlockPool):
-            raise ValueError("this target has no BlockPool; use FusedLanguageModel(target, pool)")
-        super().__init__(target, prompt_tokens, max_new_tokens, stop_token)
-        self.find()
-
-    def find(self) -> None:
-        """Begin the cache of the context with the blocks that are there already."""
-        self.past_kvs = self.target.cache.found(self.tokens[self.start : -1])
-
-    def restart_if_full(self) -> None:
-        """As Text's; a context that has no cache may find one."""
-        super().restart_if_full()
-        if self.past_kvs is None:
-            self.find()
-
-    def read(self, layers: Sequence[int] | None = None) -> None:
-        """As Text's; then what has been read may be shared."""
-        ReadText.read(self, layers)
-        if self.past_kvs is not None:
-            self.target.cache.publish(self.tokens[self.start : -1], self.past_kvs)
-
-    def take(self, done: Round, past_kvs: PagedCache, hidden=None) -> None:
-        """As Text.take; then all that is in the cache is final, and may be shared."""
-        ReadText.take(self, done, past_kvs, hidden)
-        self.target.cache.publish(self.tokens[self.start :], past_kvs)
 
 
 def on_pool(target, blocks: int, size: int = 16) -> FusedLanguageModel:

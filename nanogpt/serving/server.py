@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nanogpt.cache import KVCache
 from nanogpt.drafts.protocol import lifted
-from nanogpt.generate import Generation
+from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
@@ -34,11 +34,7 @@ from nanogpt.trees.tree import Proposer, Tree
 
 def check_numbers(**numbers: int | None) -> None:
     """Raise ValueError unless each is a whole number from 1, or None."""
-    for name, number in numbers.items():
-        if number is not None and (
-            isinstance(number, bool) or not isinstance(number, int) or number < 1
-        ):
-            raise ValueError(f"{name} is {number!r}; it must be a whole number from 1")
+    check_whole(1, **{name: number for name, number in numbers.items() if number is not None})
 
 
 @dataclass(frozen=True)
@@ -392,8 +388,7 @@ class Server:
         """The most that the policy allows. Raises ValueError for what is no number of guesses."""
         most = [self.policy(running) for running in range(1, self.limits.max_num_seqs + 1)]
         for n in most:
-            if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-                raise ValueError(f"{what} is {n!r}; it must be a whole number from 0")
+            check_whole(0, **{what: n})
         return max(most)
 
     @property
