@@ -377,6 +377,7 @@ class Server:
             check_target(self.draft, target)
         elif most:
             raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
+        self.layers = None if self.draft is None else self.draft.layers
         self.reads = self.draft is not None and self.draft.reads
         self.memory = memory_of(target, limits, most * self.trees, share and not self.reads)
         self.seed = secrets.randbits(62) if seed is None else seed
@@ -568,7 +569,7 @@ class Server:
         if batch:
             parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
             samplings = [request.rows for request, _ in batch]
-            layers = [self.draft and self.draft.layers] * len(parts)
+            layers = [self.layers] * len(parts)
             verified = verify_batch(self.target, parts, trees, samplings, layers)
             for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
                 seen = hidden if self.reads else None
