@@ -235,7 +235,7 @@ def test_a_preempted_request_drops_its_guesses_and_its_places(monkeypatch):
 
 
 def test_a_request_longer_than_the_cache_is_refused_at_once():
-    server = Server(TOY, DRAFT, 2, Limits(num_blocks=10))
+    server = Server(TOY, DRAFT, 2, Limits(num_blocks=5, block_size=2))
     with pytest.raises(ValueError, match=r"may need 12 places.*there are 10 in all; ask for fewer"):
         server.submit([0, 1, 2], 30)
     assert not server.requests and server.submit([0, 1, 2], 7) == 0
