@@ -39,7 +39,7 @@ from nanogpt.same import Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Constraints
 from nanogpt.serving.paged import BlockPool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import accept_reject, speculative_generate
 from nanogpt.trees.loop import tree_generate
 from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_relaxed, accept_typical
@@ -288,8 +288,8 @@ BOUNDS = [
     *outside(lambda x: BlockPool(TOY.config, 1, x, torch.zeros(1)), "size", 0, -1, True),
     *[
         case
-        for name in ("budget", "rows", "capacity", "chunk")
-        for case in outside(lambda x, name=name: Server(TOY, **{name: x}), name, 0, -1, -2, True)
+        for name in Limits.__dataclass_fields__
+        for case in outside(lambda x, name=name: Limits(**{name: x}), name, 0, -1, -2, True)
     ],
     *outside(lambda x: Server(TOY, DRAFT, K=x), "K", -1, -2, True),
     *outside(lambda x: Server(TOY, DRAFT, nodes=x), "nodes", -1, -2, True),
@@ -373,7 +373,7 @@ def test_a_number_on_its_bound_is_taken(make, number):
 
 def test_no_letters_are_none_to_guess_and_a_pass_has_no_half_token():
     assert "different tokens in 0 … 2" in refusal(lambda: CommonDraft(DRAFT, []))
-    assert "budget is 40.5" in refusal(lambda: Server(TOY, budget=40.5))
+    assert "tokens is 40.5" in refusal(lambda: Limits(max_num_batched_tokens=40.5))
 
 
 def test_no_guesses_are_a_number_of_guesses_and_none_is_the_default():

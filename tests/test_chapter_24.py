@@ -4,12 +4,13 @@ import pytest
 
 from nanogpt.course import chapter_24 as chapter
 from nanogpt.proof.toys import random_draft, toy_target
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 
 
 def test_a_lane_says_what_its_request_did_and_the_bars_say_why():
     """Somebody loses places in exactly the steps in which more are needed than there are."""
-    server = Server(toy_target(5, 12, 22), random_draft(5), 4, capacity=15, chunk=3)
+    limits = Limits(prefill_chunk=3, num_blocks=15)
+    server = Server(toy_target(5, 12, 22), random_draft(5), 4, limits)
     lanes, needed, done = chapter.lanes_and_needs(server, {0: [[0], [1, 2]], 3: [[3, 4, 0]]}, 9)
     lost = {t for lane in lanes.values() for t, (what, _) in enumerate(lane) if what == "lost"}
     assert lost == {t for t, n in enumerate(needed) if n > 15} != set()

@@ -25,7 +25,7 @@ from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.constraints import FREE, Constraints, Past, Reply, complete
 from nanogpt.serving.grammar import Grammar
 from nanogpt.serving.paged import BlockPool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, Draft
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import TREE
@@ -64,6 +64,7 @@ def test_an_automaton_matches_what_its_pattern_does_and_allows_what_can_go_on(pa
         ("a)", "a ) that nothing opens in the pattern 'a)' at index 1"),
         ("*a", "nothing to repeat in the pattern '*a' at index 0"),
         ("[ab", "no letter where one must come in the pattern '[ab' at index 3"),
+        ("[c-a]", "a range from 'c' back to 'a' in the pattern '[c-a]' at index 4"),
         ("[]a", "[ ] without a letter in the pattern '[]a' at index 2"),
         ("[^a-c]", "[ ] without a letter in the pattern '[^a-c]' at index 6"),
         ("a{x}", "{ without a whole number and } in the pattern 'a{x}' at index 2"),
@@ -249,7 +250,8 @@ def test_two_requests_that_share_passes_have_each_their_own(case, serve):
                 constraints=[rules, FREE],
             )  # fmt: skip
             return tuple(tuple(one.tokens) for one in made)
-        server = Server(TOY, Kept(1), 2, chunk=1 if serve == "server in parts" else 16)
+        limits = Limits(prefill_chunk=1 if serve == "server in parts" else 16)
+        server = Server(TOY, Kept(1), 2, limits)
         server.submit(prompts[0], n[0], sampling, rng, constraints=rules)
         server.submit(prompts[1], n[1], rng=rng)
         done = {}
@@ -354,10 +356,7 @@ REQUESTS = [
 def test_a_request_in_company_is_its_plain_reply_with_all_that_is_said_of_it(form, capacity):
     """Preempted, in parts of two tokens, over restarts: tokens, reason and logprobs."""
     target = FORMS[form](40 if capacity is None else 6)
-    limits = {"rows": 3, "chunk": 2, "budget": 12} | (
-        {} if form == "paged" else {"capacity": capacity}
-    )
-    server = Server(target, Kept(1), 3, **limits)
+    server = Server(target, Kept(1), 3, Limits(3, 12, 2, None if form == "paged" else capacity))
     for seed, (prompt, n, rules) in enumerate(REQUESTS):
         rng = SameDice(seed, len(prompt))
         server.submit(prompt, n, Sampling(0.9), rng, constraints=rules, steps=SAME_TREE)

@@ -22,7 +22,7 @@ from nanogpt.proof.toys import Watched, deep_toy
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.trees.loop import TREE, tree_generate, verify_tree
 from nanogpt.trees.rules import accept_tree
@@ -285,7 +285,7 @@ def test_on_a_paged_cache_and_in_a_server_the_text_is_the_same():
     target = FusedLanguageModel(model, pool)
     draft = CopyDraft(FusedLanguageModel(quantized(model, 3), pool), 3, window=4, sink=1)
     alone = {}
-    server = Server(target, draft, K=3, rows=2)
+    server = Server(target, draft, 3, Limits(max_num_seqs=2))
     for seed, (prompt, n) in enumerate((([0, 1], 25), ([2], 9), ([3, 0, 1], 14))):
         right = copy_of(model, "per-head", 3, K=3, window=4, sink=1)
         made = tree_generate(model, right, prompt, n, rng=RandomSource(seed))
@@ -309,7 +309,8 @@ def test_in_a_server_too_a_copy_that_lacks_nothing_is_always_accepted(form):
     A prompt is read in parts, and more requests wait than run at a time.
     """
     target = TARGETS[form](toy(vocab_size=5, window=16))
-    server, finished = Server(target, CopyDraft(target, 3), K=3, rows=2, chunk=4), {}
+    limits = Limits(max_num_seqs=2, prefill_chunk=4)
+    server, finished = Server(target, CopyDraft(target, 3), 3, limits), {}
     for seed, prompt in enumerate(([0, 1], [2], [3, 0, 1, 4, 2, 2, 0, 1, 3], [4, 4, 1])):
         server.submit(prompt, 40, Sampling(), RandomSource(seed))
     while len(finished) < 4:

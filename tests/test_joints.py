@@ -40,7 +40,7 @@ from nanogpt.proof.toys import (
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.budget import budget_generate
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.targets.state import WAYS
@@ -48,7 +48,7 @@ from nanogpt.trees.loop import tree_generate, tree_rounds
 from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 GREEDY, NEW = Sampling(0), 40
-AMPLE = {"chunk": 128, "budget": 10_000, "nodes": 100}
+AMPLE = {"limits": Limits(max_num_batched_tokens=10_000, prefill_chunk=128), "nodes": 100}
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.grammar import Grammar
 from nanogpt.serving.paged import on_pool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import tree_generate, tree_rounds
@@ -262,7 +262,8 @@ def test_greedy_texts_are_plain_decodings_in_every_loop_with_every_cache(make, f
         draft = LearningDraft(make(), 3, shared)
         made = batch_generate(target, draft, prompts, 12, samplings=greedy)
         assert [x.tokens for x in made] == plain
-        server = Server(target, LearningDraft(make(), 3, shared), rows=2, chunk=8)
+        limits = Limits(max_num_seqs=2, prefill_chunk=8)
+        server = Server(target, LearningDraft(make(), 3, shared), limits=limits)
         for prompt in prompts:
             server.submit(prompt, 12, greedy)
         answers = {}
@@ -295,7 +296,7 @@ def test_apart_a_request_is_bit_for_bit_what_it_is_alone_and_shared_it_is_not(ma
                 for x in prompts
             ]
             return made[-1]
-        server = Server(toy_target(3, 8), draft, rows=1)
+        server = Server(toy_target(3, 8), draft, limits=Limits(max_num_seqs=1))
         for prompt in prompts:
             server.submit(prompt, 18, rng=RandomSource(len(prompt)))
         answers = {}

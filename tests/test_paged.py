@@ -21,7 +21,7 @@ from nanogpt.proof.toys import Watched, deep_toy, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_generate, batch_round, joined
 from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull, on_pool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import speculative_generate
 from nanogpt.trees.loop import TREE, tree_generate, verify_tree
 from nanogpt.trees.tree import ReadText, keep_path, tree_mask
@@ -406,7 +406,8 @@ def test_the_same_text_twice_in_a_batch_goes_on_as_two():
 def test_a_shared_prompt_is_that_of_a_fresh_prefill_and_costs_no_pass():
     plain = toy_target(7, 16)
     target = on_pool(plain, 20, 4)
-    server, prompt = Server(target, rows=4, seed=0), [1, 2, 3, 4, 5, 6, 0, 1, 2, 5]
+    server = Server(target, limits=Limits(max_num_seqs=4), seed=0)
+    prompt = [1, 2, 3, 4, 5, 6, 0, 1, 2, 5]
     asked = [prompt, prompt, prompt[:9], [*prompt[:5], 2, *prompt[6:]]]
     for each in asked:
         server.submit(each, 5)
@@ -449,7 +450,8 @@ def test_requests_of_a_server_share_what_begins_alike():
     alone = [speculative_generate(plain, draft, prompt, 20, 2, greedy) for prompt in prompts]
     for share in (False, True):
         target = on_pool(plain, 200, 3)
-        server, made = Server(target, draft, K=2, rows=6, chunk=4, share=share), {}
+        limits = Limits(max_num_seqs=6, prefill_chunk=4)
+        server, made = Server(target, draft, 2, limits, share=share), {}
         asked = [server.submit(prompt, 20, greedy) for prompt in prompts]
         requests = server.requests
         while server.requests:

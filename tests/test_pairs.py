@@ -36,7 +36,7 @@ from nanogpt.same import SAME, SAME_TREE, Favourites, SameDice
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import tree_generate
@@ -320,7 +320,7 @@ def test_greedy_texts_are_the_targets_own_in_every_loop(make, form, loop):
     elif loop == "batch":
         made = batch_generate(target, draft, PROMPTS, 12, 3, greedy)
     else:
-        server = Server(target, draft, 3, rows=3, budget=64)
+        server = Server(target, draft, 3, Limits(max_num_seqs=3, max_num_batched_tokens=64))
         numbers = [server.submit(prompt, 12, greedy) for prompt in PROMPTS]
         done = drained(server)
         made = [done[n] for n in numbers]

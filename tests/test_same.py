@@ -289,7 +289,8 @@ def test_a_request_is_the_plain_text_of_its_dice_however_it_is_served(form, capa
         target, capacity = FusedLanguageModel(toy, pool), None
     else:
         target = FORMS[form](toy)
-    server = serving.Server(target, random_draft(7), 3, rows=3, capacity=capacity, chunk=2)
+    limits = serving.Limits(3, prefill_chunk=2, num_blocks=capacity)
+    server = serving.Server(target, random_draft(7), 3, limits)
     prompts = [[i % 7] * (1 + 3 * i) for i in range(4)]
     asked = [(prompt, 20, Sampling(0.8)) for prompt in prompts]
     ids = [
@@ -390,8 +391,8 @@ def in_a_batch(cache, guesser):
 def in_a_server(cache, guesser):
     """With room for one and a half of them, so that some are preempted."""
     target = CACHES[cache](DEEP, 6)
-    room = {} if cache == "paged" else {"capacity": 24}
-    server = serving.Server(target, GUESSERS[guesser](target), 3, rows=3, chunk=4, **room)
+    limits = serving.Limits(3, prefill_chunk=4, num_blocks=None if cache == "paged" else 24)
+    server = serving.Server(target, GUESSERS[guesser](target), 3, limits)
     for seed, (prompt, T) in enumerate(ASKED):
         server.submit(prompt, 18, Sampling(T), dice(seed, prompt), steps=SAME_TREE)
     requests, done = server.requests, {}
@@ -478,7 +479,8 @@ def test_a_constrained_reply_is_the_plain_one_by_the_same_dice(rules):
     made = batch_generate(
         DEEP, MODEL, prompts, 16, 3, rngs=rngs, constraints=rules, steps=SAME_TREE
     )
-    server = serving.Server(DEEP, MODEL, 3, rows=3, chunk=4, capacity=24)
+    limits = serving.Limits(max_num_seqs=3, prefill_chunk=4, num_blocks=24)
+    server = serving.Server(DEEP, MODEL, 3, limits)
     for seed, prompt in enumerate(prompts):
         asked = {"constraints": rules, "steps": SAME_TREE}
         server.submit(prompt, 16, rng=dice(seed, prompt), **asked)

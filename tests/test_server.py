@@ -24,7 +24,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server as serve
 from nanogpt.serving.batch import verify_batch
 from nanogpt.serving.paged import BlockPool, PoolFull, on_pool
-from nanogpt.serving.server import Queue, Request, Server, schedule
+from nanogpt.serving.server import Limits, Queue, Request, Server, schedule
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import TREE
@@ -93,13 +93,13 @@ def test_a_request_in_the_server_is_the_request_alone(form, servers, preempted):
     rnd, drawn = random.Random(f"a server, {form}"), 0
     for _ in range(servers):
         roomy, K = rnd.random() < 0.5, rnd.randrange(1, 5)
-        limits = {"rows": rnd.randrange(1, 6), "budget": rnd.choice([5, 20]), "chunk": 3}
+        limits = Limits(rnd.randrange(1, 6), rnd.choice([5, 20]), 3)
         if form != "paged":
-            limits["capacity"] = rnd.randrange(20, 40)
+            limits = replace(limits, num_blocks=rnd.randrange(20, 40))
         if roomy:
-            limits = {"rows": 2}
+            limits = Limits(2)
         draft = DRAFT if roomy or rnd.random() < 0.5 else Grown(DRAFT, (2, 1))
-        server, asked, done = Server(FORMS[form](), draft, K, **limits), [], {}
+        server, asked, done = Server(FORMS[form](), draft, K, limits), [], {}
         for _ in range(5):
             prompt = [rnd.randrange(5) for _ in range(rnd.randrange(1, 15))]
             how = rnd.randrange(20), Sampling(rnd.choice([0, 1.0])), rnd.choice([None, 3])
@@ -127,7 +127,9 @@ def test_a_draft_that_reads_the_target_finds_its_true_features(layers, preempted
     target = deep_toy()[0]
     head = random_head(target, layers)
     for capacity in (60, 21):
-        server = Server(target, EagleDraft(target, head, 3), 3, capacity=capacity, chunk=5)
+        server = Server(
+            target, EagleDraft(target, head, 3), 3, Limits(num_blocks=capacity, prefill_chunk=5)
+        )
         prompts = [[0, 1, 2, 0, 1, 2, 2], [1], [2, 0]]
         for prompt in prompts:
             server.submit(prompt, 20, Sampling(0))
@@ -148,7 +150,7 @@ def test_a_draft_that_reads_the_target_finds_its_true_features(layers, preempted
 
 
 ASKED = [([0], 3), ([1, 0], 3)]
-PAIR, PAIR_DRAFT = toy_target(2, 6), random_draft(2)
+PAIR, PAIR_DRAFT, FEW = toy_target(2, 6), random_draft(2), Limits(num_blocks=6)
 
 
 def joint(server):
@@ -171,30 +173,25 @@ def product():
 
 
 @pytest.mark.parametrize(
-    "draft, K, limits",
+    "draft, K, own",
     [
         (PAIR_DRAFT, 1, {}),
-        (PAIR_DRAFT, 1, {"capacity": 6}),
-        (PAIR_DRAFT, 2, {"capacity": 6, "rows": 2, "policy": lambda running: 3 - running}),
+        (PAIR_DRAFT, 1, {"limits": FEW}),
+        (PAIR_DRAFT, 2, {"limits": replace(FEW, max_num_seqs=2), "policy": lambda n: 3 - n}),
         pytest.param(
             PAIR_DRAFT,
             1,
-            {
-                "capacity": 6,
-                "budget": 3,
-                "chunk": 2,
-                "rows": 2,
-            },  # a token for each of 2 rows, and one
+            {"limits": Limits(2, 3, 2, num_blocks=6)},  # a token for each of 2 rows, and one
             marks=pytest.mark.slow,
         ),
-        (Grown(PAIR_DRAFT, (2,)), 2, {"capacity": 6, "nodes": 2}),
+        (Grown(PAIR_DRAFT, (2,)), 2, {"limits": FEW, "nodes": 2}),
     ],
     ids=["room for all", "preempted", "K by load", "a small budget", "trees"],
 )
-def test_two_requests_get_what_each_would_get_alone(draft, K, limits, product, preempted):
+def test_two_requests_get_what_each_would_get_alone(draft, K, own, product, preempted):
     """The joint distribution is the product of the singles."""
-    assert total_variation(joint(lambda: Server(PAIR, draft, K, **limits)), product) < 1e-12
-    assert preempted or not limits
+    assert total_variation(joint(lambda: Server(PAIR, draft, K, **own)), product) < 1e-12
+    assert preempted or not own
 
 
 @pytest.mark.parametrize(
@@ -213,7 +210,7 @@ def test_guesses_fit_into_what_was_reserved(K, capacity, n_new, monkeypatch, pre
 
     pass_of = verify_batch
     monkeypatch.setattr(serve, "verify_batch", watched)
-    server = Server(target, DRAFT, **K, rows=3, capacity=capacity)
+    server = Server(target, DRAFT, **K, limits=Limits(max_num_seqs=3, num_blocks=capacity))
     for prompt in ([0], [1, 2]):
         server.submit(prompt, n_new, Sampling(0))
     drained(server)
@@ -238,7 +235,7 @@ def test_a_preempted_request_drops_its_guesses_and_its_places(monkeypatch):
 
 
 def test_a_request_longer_than_the_cache_is_refused_at_once():
-    server = Server(TOY, DRAFT, 2, capacity=10)
+    server = Server(TOY, DRAFT, 2, Limits(num_blocks=5, block_size=2))
     with pytest.raises(ValueError, match=r"may need 12 places.*there are 10 in all; ask for fewer"):
         server.submit([0, 1, 2], 30)
     assert not server.requests and server.submit([0, 1, 2], 7) == 0
@@ -247,8 +244,8 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
     paged = Server(FusedLanguageModel(TOY, pool), DRAFT, 2)
     with pytest.raises(ValueError, match=r"may need 12 places.*there are 10 in all"):
         paged.submit([0, 1, 2], 30)
-    with pytest.raises(ValueError, match="the target's pool has 5 blocks of 2; leave capacity out"):
-        Server(FusedLanguageModel(TOY, pool), DRAFT, 2, capacity=24)
+    with pytest.raises(ValueError, match="the target's pool has 5 blocks of 2; leave num_blocks"):
+        Server(FusedLanguageModel(TOY, pool), DRAFT, 2, Limits(num_blocks=24))
 
 
 @pytest.mark.parametrize(
@@ -271,16 +268,27 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
         ({"nodes": -1}, "nodes is -1; it must be a whole number from 0"),
         ({"K": 2, "draft": None}, "there is no draft"),
         ({"draft": random_draft(4)}, "vocabulary of 4 tokens and the target one of 5"),
-        ({"rows": 0}, "rows is 0; it must be a whole number from 1"),
-        ({"budget": 2.5}, "budget is 2.5"),
-        ({"chunk": True}, "chunk is True"),
-        ({"budget": 31}, "budget is 31; a pass has a token for each of 32 rows"),
-        ({"capacity": 0}, "capacity is 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, complaint):
     with pytest.raises(ValueError, match=complaint):
         Server(TOY, **{"draft": DRAFT, **settings})
+
+
+@pytest.mark.parametrize(
+    "limits, complaint",
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be a whole number from 1"),
+        ({"max_num_batched_tokens": 2.5}, "max_num_batched_tokens is 2.5"),
+        ({"prefill_chunk": True}, "prefill_chunk is True"),
+        ({"max_num_batched_tokens": 31}, "is 31; a pass has a token for each of 32 sequences"),
+        ({"num_blocks": 0}, "num_blocks is 0"),
+        ({"block_size": 0}, "block_size is 0"),
+    ],
+)
+def test_limits_out_of_range_are_refused(limits, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Limits(**limits)
 
 
 def reading(target):
@@ -294,7 +302,8 @@ def test_guesses_need_no_memory_of_their_own():
     passes = []
     for capacity in (16, 16 + 3):
         for policy in (lambda running: running, lambda running: 4 - running):
-            server = Server(target, reading(target), policy=policy, rows=3, capacity=capacity)
+            limits = Limits(max_num_seqs=3, num_blocks=capacity)
+            server = Server(target, reading(target), limits=limits, policy=policy)
             server.submit([0], 30, Sampling(0))
             passes.append(drained(server)[0].target_passes)
     right = autoregressive_generate(target, [0], 30, Sampling(0)).tokens
@@ -306,7 +315,7 @@ def test_guesses_need_no_memory_of_their_own():
 def test_rows_full_of_windows_and_guesses_fit_by_default(preempted):
     """Nobody is preempted where nobody asked for less room than there may be need for."""
     target = deep_toy()[0]
-    server = Server(target, reading(target), K=3, rows=3)
+    server = Server(target, reading(target), K=3, limits=Limits(max_num_seqs=3))
     for i in range(3):
         server.submit([i] * 14, 30, Sampling(0))
     done = drained(server)
@@ -319,8 +328,9 @@ def test_a_request_that_needs_all_places_is_served_and_one_more_is_refused():
         for n_prompt, n in ((1, 5), (3, 7), (6, 30), (30, 2)):
             needs = min(min(n_prompt, 12) + n, 12)  # its context, and the current token
             with pytest.raises(ValueError, match=f"may need {needs} places"):
-                Server(TOY, draft, 3, capacity=needs - 1, nodes=3).submit([1] * n_prompt, n)
-            server = Server(TOY, draft, 3, capacity=needs, nodes=3)
+                few = Limits(num_blocks=needs - 1)
+                Server(TOY, draft, 3, few, nodes=3).submit([1] * n_prompt, n)
+            server = Server(TOY, draft, 3, Limits(num_blocks=needs), nodes=3)
             server.submit([1] * n_prompt, n)
             assert len(drained(server, 99)[0].tokens) == n
 
@@ -353,7 +363,7 @@ def test_an_interrupted_step_loses_nothing(form, monkeypatch):
         ):
             once = interrupted(do, when, before)
             steps = replace(TREE, accept=once) if name == "accept" else TREE
-            server, done = Server(FORMS[form](), DRAFT, 2, chunk=4), {}
+            server, done = Server(FORMS[form](), DRAFT, 2, Limits(prefill_chunk=4)), {}
             for prompt, n in asked:
                 server.submit(prompt, n, Sampling(0), steps=steps)
             if name == "verify_batch":
@@ -367,7 +377,7 @@ def test_an_interrupted_step_loses_nothing(form, monkeypatch):
 
 
 def test_whoever_cancels_a_waiting_request_takes_no_place_from_the_running(preempted):
-    server = Server(FUSED, DRAFT, 3, rows=2)
+    server = Server(FUSED, DRAFT, 3, Limits(max_num_seqs=2))
     for prompt in ([1], [2, 3], [4]):
         server.submit(prompt, 15)
     server.step()
@@ -380,7 +390,7 @@ def test_whoever_cancels_a_waiting_request_takes_no_place_from_the_running(preem
 
 
 def test_a_cancelled_request_leaves_the_others_as_they_are():
-    server = Server(FUSED, DRAFT, 3, rows=2)
+    server = Server(FUSED, DRAFT, 3, Limits(max_num_seqs=2))
     for prompt in ([1], [2, 3], [4]):
         server.submit(prompt, 15, rng=RandomSource(server.submitted))
     server.step()
@@ -464,7 +474,7 @@ def test_what_a_draft_took_before_it_found_the_pool_full_goes_back():
     """Four tokens want four blocks, two are free: the current one has its own, and no guess any."""
     pool = BlockPool(TOY.config, 20, 1, torch.zeros(1, dtype=torch.float64))
     target = FusedLanguageModel(TOY, pool)
-    server = Server(target, CopyDraft(target, 3), 3, chunk=3)
+    server = Server(target, CopyDraft(target, 3), 3, Limits(prefill_chunk=3))
     server.submit([0, 1, 2], 9, Sampling(0))
     server.step()
     (request,) = server.requests
@@ -480,7 +490,7 @@ def test_a_draft_that_finds_the_pool_full_guesses_another_time(preempted):
     """It writes in the target's own cache, before room was made for the pass."""
     pool = BlockPool(TOY.config, 14, 1, torch.zeros(1, dtype=torch.float64))
     target = FusedLanguageModel(TOY, pool)
-    server = Server(target, CopyDraft(target, 2), 2, chunk=3)
+    server = Server(target, CopyDraft(target, 2), 2, Limits(prefill_chunk=3))
     prompts = [[0, 1, 2], [3, 4], [1] * 6, [2]]
     for prompt in prompts:
         server.submit(prompt, 9, Sampling(0))
@@ -538,7 +548,8 @@ def test_a_text_whose_logits_are_no_numbers_ends_alone_and_nobody_finds_what_it_
     sick = copy.deepcopy(plain)
     sick.token_embedding_table.weight.data[4] = torch.nan
     pool = BlockPool(plain.config, 20, 1, torch.zeros(1, dtype=torch.float64))
-    server, done = Server(FusedLanguageModel(sick, pool), Bad(), 2, nodes=2, chunk=chunk), {}
+    target, limits = FusedLanguageModel(sick, pool), Limits(prefill_chunk=chunk)
+    server, done = Server(target, Bad(), 2, limits, nodes=2), {}
     good = [p for p in ([0, 1], [2], [3, 0, 1]) if 4 not in plain_text(plain, p)]
     assert good
     for prompt in (*good, [0, 4, 1], [0, 4, 1], *good):
@@ -614,7 +625,7 @@ def test_whoever_streams_is_told_of_anothers_fault_and_is_not_cancelled():
 @pytest.mark.parametrize("form", FORMS)
 def test_a_fault_of_all_that_run_is_no_full_pool(form):
     """The one seat is that of a request whose draft fails, and another waits for it."""
-    server = Server(FORMS[form](), Bad(), 2, nodes=2, rows=1)
+    server = Server(FORMS[form](), Bad(), 2, Limits(max_num_seqs=1), nodes=2)
     for prompt in ([4, 1], [0, 1]):
         server.submit(prompt, 9, Sampling(0))
     with pytest.raises(RuntimeError, match="request 0 is dropped: the draft is out"):
@@ -645,8 +656,8 @@ def test_whatever_comes_every_text_is_what_it_is_alone(form, seed):
     pool = BlockPool(target.config, 18, 2, torch.zeros(1, dtype=torch.float64))
     form_of = {"tuples": target, "buffer": FusedLanguageModel(target)}
     model = form_of.get(form, FusedLanguageModel(target, pool))
-    limits = {"capacity": 36} if form in form_of else {}
-    server = Server(model, Bad(), 2, rows=4, budget=9, chunk=3, nodes=2, **limits)
+    limits = Limits(4, 9, 3, 36 if form in form_of else None)
+    server = Server(model, Bad(), 2, limits, nodes=2)
     alone, asked, held, done, lost, busy = {}, {}, [], {}, set(), 0
 
     def step():
@@ -711,7 +722,8 @@ def test_whatever_comes_every_text_is_what_it_is_alone(form, seed):
 
 
 def test_a_request_began_when_it_first_ran_however_often_it_lost_its_places(preempted):
-    server = Server(TOY, DRAFT, capacity=14, rows=3, seed=0, clock=itertools.count().__next__)
+    limits = Limits(max_num_seqs=3, num_blocks=14)
+    server = Server(TOY, DRAFT, limits=limits, seed=0, clock=itertools.count().__next__)
     for prompt in ([0, 1], [3, 2, 4, 1], [2]):
         server.submit(prompt, 9)
     requests, began = server.requests, {}
@@ -735,7 +747,8 @@ def test_states_of_a_part_that_was_read_after_others_are_no_use_to_a_draft():
 def test_a_request_that_began_at_0_seconds_began_then_also_if_it_lost_its_places():
     """0 is a time, and no time is None: a clock may begin at 0."""
     seconds = itertools.count()
-    server = Server(toy_target(7, 16), capacity=20, clock=lambda: next(seconds) // 8)
+    limits, clock = Limits(num_blocks=20), lambda: next(seconds) // 8
+    server = Server(toy_target(7, 16), limits=limits, clock=clock)
     for prompt in ([1, 2, 3], [4, 5, 6]):
         server.submit(prompt, 9)
     requests, began = server.requests, {}

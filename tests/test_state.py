@@ -27,7 +27,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate, verify_batch
 from nanogpt.serving.constraints import Constraints
 from nanogpt.serving.paged import on_pool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.targets import state
 from nanogpt.targets.fused import FusedLanguageModel
@@ -367,7 +367,8 @@ def test_every_draft_that_reads_tokens_guesses_for_it_in_every_loop(shipped, nam
 def test_a_server_that_throws_texts_out_reads_their_states_anew(shipped, way):
     target, prompts, own, tokens = shipped
     draft = DRAFTS["counts"](tokens, 65)
-    server = Server(target.remembering(way), draft, 4, rows=3, capacity=130, seed=0)
+    limits = Limits(max_num_seqs=3, num_blocks=130)
+    server = Server(target.remembering(way), draft, 4, limits, seed=0)
     thrown_out, preempt = [], server.preempt
     server.preempt = lambda: thrown_out.append(preempt())
     numbers = [server.submit(p, 40, Sampling(0)) for p in prompts]

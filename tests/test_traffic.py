@@ -4,6 +4,7 @@ import json
 import math
 import random
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ from nanogpt.measure.traffic import (
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import Sampling
 from nanogpt.serving.paged import BlockPool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.targets.fused import FusedLanguageModel
 
 TOY, WIDE = toy_target(5, 12), toy_target(20, 40)
@@ -136,7 +137,8 @@ def test_a_replay_of_two_requests_by_hand():
 
 def test_a_replay_in_short_memory_by_hand():
     """Six places, three a request after two rounds: the second makes room, and is read again."""
-    run = replay([Trace(2, [0, 0, 0])], [0.0, 0.0], lambda _: 0, lambda *_: 1, capacity=6)
+    six = Limits(num_blocks=6)
+    run = replay([Trace(2, [0, 0, 0])], [0.0, 0.0], lambda _: 0, lambda *_: 1, limits=six)
     assert columns(run, "running", "waiting", "rows", "read") == [
         (2, 0, 2, 2),
         (2, 0, 2, 0),
@@ -152,8 +154,9 @@ def test_a_replay_in_short_memory_by_hand():
 def test_what_a_preempted_request_has_written_is_found_in_a_pool():
     """Blocks of two: it comes back to those that it published, if they may be shared."""
     given = [Trace(2, [0] * 5)], [0.0, 0.0], lambda _: 0, lambda *_: 1
-    alone = replay(*given, capacity=10, block=2, share=False)
-    run = replay(*given, capacity=10, block=2)
+    limits = Limits(num_blocks=5, block_size=2)
+    alone = replay(*given, limits=limits, share=False)
+    run = replay(*given, limits=limits)
     assert run.preemptions == alone.preemptions == 1
     assert alone.hit_rate == 0 and run.requests[1].shared > 0 == run.requests[0].shared
     assert run.steps.read.sum() + run.requests[1].shared == alone.steps.read.sum()
@@ -164,13 +167,15 @@ def test_a_step_costs_what_is_in_it_and_the_clock_never_goes_back():
     run = replay([Trace(1, [0])], [0.0, 0.5, 9.0], lambda _: 0, lambda rows, *_: 2.0 * rows)
     assert run.steps.end.tolist() == [2, 4, 11]
     assert [request.came for request in run.requests] == [(2,), (4,), (11,)]
-    run = replay([Trace(4, [2, 1, 0])], [0.0] * 9, lambda _: 2, flat, rows=4, chunk=3)
+    limits = Limits(max_num_seqs=4, prefill_chunk=3)
+    run = replay([Trace(4, [2, 1, 0])], [0.0] * 9, lambda _: 2, flat, limits=limits)
     told = [flat(*what) for what in columns(run, "rows", "width", "guesses", "tokens")]
     assert np.diff(run.steps.end, prepend=0) == pytest.approx(told)
 
 
 def test_who_waits_is_not_charged_and_counts_for_no_policy():
-    run = replay([Trace(1, [0, 0])], [0.0] * 3, lambda n: n + 1, lambda *_: 1, rows=2)
+    two = Limits(max_num_seqs=2)
+    run = replay([Trace(1, [0, 0])], [0.0] * 3, lambda n: n + 1, lambda *_: 1, limits=two)
     assert columns(run, "rows", "K") == [(2, 3), (2, 3), (1, 2), (1, 2)]
     assert run.steps.waiting.tolist() == [1, 1, 0, 0]
 
@@ -178,7 +183,7 @@ def test_who_waits_is_not_charged_and_counts_for_no_policy():
 def test_a_guess_counts_as_often_as_there_is_room_for_it():
     """Three right guesses: K, what the text has left, and what the pass has left, are each less."""
     for K, budget, ends in ((3, 16, 1), (1, 16, 2), (3, 2, 2), (0, 16, 4), (3, 1, 4)):
-        run = replay([Trace(1, [3, 2, 1, 0])], [0], lambda _, K=K: K, flat, 0, 1, budget)
+        run = replay([Trace(1, [3, 2, 1, 0])], [0], lambda _, K=K: K, flat, 0, Limits(1, budget))
         assert len(run.steps.end) == ends, (K, budget)
 
 
@@ -202,16 +207,16 @@ def test_past_its_limit_a_server_does_what_it_can():
     traces = [Trace(20, [0] * rnd.randrange(8, 40)) for _ in range(40)]
     traces = traffic.with_coins(traces, 0.6, 4)
     tokens = sum(len(trace.right) for trace in traces) / 40
-    for K, capacity in ((0, None), (3, None), (3, 300)):
-        given, limits = (lambda _, K=K: K, flat), {"rows": 8, "capacity": capacity}
-        limit = traffic.limit(traces, *given, **limits)
+    for K, places in ((0, None), (3, None), (3, 300)):
+        given, limits = (lambda _, K=K: K, flat), Limits(max_num_seqs=8, num_blocks=places)
+        limit = traffic.limit(traces, *given, limits=limits)
         for share in (1.5, 3):
             coming = traffic.arrivals(share * limit / tokens, 250)
-            run = replay(traces, coming, *given, **limits).after(50)
-            assert run.throughput == pytest.approx(limit, rel=0.08), (K, capacity, share)
+            run = replay(traces, coming, *given, limits=limits).after(50)
+            assert run.throughput == pytest.approx(limit, rel=0.08), (K, places, share)
             assert run.goodput(SLO(10, 2)) < 0.2 * run.rate, "nearly all wait too long"
         coming = traffic.arrivals(0.3 * limit / tokens, 250)
-        run = replay(traces, coming, *given, **limits).after(50)
+        run = replay(traces, coming, *given, limits=limits).after(50)
         assert run.throughput == pytest.approx(run.rate * tokens, rel=0.08)
 
 
@@ -227,29 +232,25 @@ def crowd(seed):
     prompts = [[i] * roomy + prompt for i, prompt in enumerate(prompts)]  # none begins alike
     lengths = [rnd.randrange(1, 16) for _ in prompts]
     rows, block = rnd.randrange(1, 6), rnd.choice([1, 2, 3])
-    limits = {
-        "rows": rows,
-        "budget": rnd.choice([rows, rows + 2, 20]),
-        "chunk": rnd.randrange(1, 6),
-    }
-    few = -(-most // block)
-    limits |= {"capacity": block * rnd.randrange(few, 3 * few), "share": roomy}
+    budget, chunk, few = rnd.choice([rows, rows + 2, 20]), rnd.randrange(1, 6), -(-most // block)
+    limits = Limits(rows, budget, chunk, rnd.randrange(few, 3 * few), block)
     arriving = sorted(rnd.choice([0.0, 40 * rnd.random()]) for _ in prompts)
-    return target, draft, prompts, lengths, arriving, block, limits
+    return target, draft, prompts, lengths, arriving, limits, roomy
 
 
 def fewer_in_a_crowd(running):
     return 4 if running < 3 else 1
 
 
-def really_served(target, draft, prompts, lengths, arriving, block, limits):
+def really_served(target, draft, prompts, lengths, arriving, limits, share):
     """The load of a server that computes, on a clock that moves by `flat` a pass."""
     fused = FusedLanguageModel(target)
-    if block > 1:
+    if limits.block_size > 1:
         like = torch.zeros(1, dtype=torch.float64)
-        pool = BlockPool(target.config, limits["capacity"] // block, block, like)
-        fused, limits = FusedLanguageModel(target, pool), limits | {"capacity": None}
-    server = Server(fused, draft, policy=fewer_in_a_crowd, clock=traffic.Virtual(), **limits)
+        pool = BlockPool(target.config, limits.num_blocks, limits.block_size, like)
+        fused, limits = FusedLanguageModel(target, pool), replace(limits, num_blocks=None)
+    how = {"policy": fewer_in_a_crowd, "clock": traffic.Virtual(), "share": share}
+    server = Server(fused, draft, limits=limits, **how)
     choose = server.batch
 
     def batch():
@@ -270,17 +271,16 @@ def test_a_replay_takes_the_steps_of_the_server():
     """
     preempted, shared, guessed = {1: 0, 2: 0, 3: 0}, 0, 0
     for seed in range(20):
-        target, draft, prompts, lengths, arriving, block, limits = crowd(seed)
+        target, draft, prompts, lengths, arriving, limits, share = crowd(seed)
         traces = record(target, draft, prompts, lengths, 4)
         told = replay(
-            traces, arriving, fewer_in_a_crowd, flat, window=target.config.block_size,
-            block=block, **limits,
-        )  # fmt: skip
-        real = really_served(target, draft, prompts, lengths, arriving, block, limits)
+            traces, arriving, fewer_in_a_crowd, flat, 0, limits, target.config.block_size, share
+        )
+        real = really_served(target, draft, prompts, lengths, arriving, limits, share)
         for name, ours, its in zip(Timeline._fields, told.steps, real.steps, strict=True):
             assert ours.tolist() == its.tolist(), (seed, name)
         assert told.requests == real.requests, seed
-        preempted[block] += told.preemptions
+        preempted[limits.block_size] += told.preemptions
         shared += sum(request.shared for request in told.requests)
         guessed += sum(map(sum, (request.guessed for request in told.requests)))
     assert min(preempted.values()) > 2 and shared > 5 and guessed > 200, "it was put to the test"
@@ -492,7 +492,7 @@ def test_requests_served_for_real_begin_when_they_arrive(monkeypatch):
 
     clocks = SimpleNamespace(perf_counter=look, sleep=sleep)
     monkeypatch.setattr(traffic, "time", clocks)
-    server = Server(TOY, rows=2)
+    server = Server(TOY, limits=Limits(max_num_seqs=2))
     run = traffic.serve(server, [[1], [2, 3]], [1, 2], [0.0, 50.0])
     first, second = run.requests
     assert (first.arrived, second.arrived) == (0, 50), "not when the server had time for them"
@@ -563,8 +563,8 @@ def test_load_meets_its_limits(quick, tmp_path):
     short = ["--capacity", "64", "--block", "8", "--rows", "4", "--chunk", "8", "--budget", "40"]
     assert main(["load", "--rate", "99", "--K", "4", *short, "--json", str(table)]) == 0
     found = json.loads(table.read_text())
-    limits = {"rows": 4, "budget": 40, "chunk": 8, "capacity": 64, "block": 8}
-    assert found["server"] == limits and found["runs"][0]["preemptions"] > 0
+    assert Limits(**found["server"]) == Limits(4, 40, 8, 64 // 8, 8)
+    assert found["runs"][0]["preemptions"] > 0
 
 
 REFUSED = {
@@ -607,7 +607,7 @@ def test_what_load_prints_is_in_milliseconds_and_a_guess_in_microseconds():
     assert said[3:7] == ["3.2", "2.8", "812", "84%"]
     assert said[7:] == ["62.5", "125.0", "2.50", "3.75", "250.0", "6"], "ms"
     step = StepTime({(1, 1): 2e-3, (4, 1): 3e-3, (1, 9): 4e-3, (4, 9): 5e-3}, 0, 0, 25e-6)
-    limits = {"rows": 4, "budget": 64, "chunk": 8, "capacity": 96, "block": 4}
+    limits = Limits(4, 64, 8, 24, 4)
     asked = [Trace(20, [0] * 7)], None, 40, step, SLO(0.25, 0.0125), 1.0, 0, limits
     told = " ".join(load.said(load.LoadTest(*asked), "drawn"))
     for part in ("2.00 ms for one row", "3.00 for 4, 5.00 for 4 of 9; a guess 25 µs", "24 blocks"):

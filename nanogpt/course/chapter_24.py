@@ -13,7 +13,7 @@ from nanogpt.sampling import Sampling
 from nanogpt.show.diagrams import arrow, box, sheet, strip, words
 from nanogpt.show.figures import GREY, REJECTED, SERIES, STYLE, Picture, picture, shown
 
-CASES = (  # what it is about, wants, running, (budget, chunk, free), right
+CASES = (  # what it is about, wants, running, (token_budget, prefill_chunk, free), right
     ("nobody is there", [], 0, (8, 4, 9), []),
     ("there is room for all", [(3, 3), (1, 1)], 0, (8, 4, 9), [3, 1]),
     ("a new prompt is read in parts", [(9, 9), (2, 2)], 0, (16, 4, 99), [4, 2]),
@@ -35,9 +35,9 @@ CASES = (  # what it is about, wants, running, (budget, chunk, free), right
     ("all must make room", [(2, 5), (1, 1)], 2, (16, 4, 4), []),
 )
 WHYS = {  # of the first slip: why
-    "a new prompt is read in parts": "no request gets more than `chunk` tokens in one pass",
-    "a prompt that runs is read in parts": "`chunk` holds for those that run as well: the rest of "
-    "a long prompt is as long",
+    "a new prompt is read in parts": "no request gets more than `prefill_chunk` tokens in one pass",
+    "a prompt that runs is read in parts": "`prefill_chunk` holds for those that run as well: the "
+    "rest of a long prompt is as long",
     "the budget ends in the middle of a share": "whoever is last gets what is left of the budget",
     "the budget ends between two shares": "nobody begins with 0 tokens, and none is kept back for "
     "those that wait: a list ends before them",
@@ -65,13 +65,15 @@ WHYS = {  # of the first slip: why
 def judge(mine: Callable) -> None:
     """*Your turn* of 24: the shares of a pass.
 
-    mine(wants, running, budget, chunk, free) returns a list of whole numbers (or a tuple, an array
-    or a generator). Raises AssertionError for a wrong share or length, and for a changed list.
+    mine(wants, running, token_budget, prefill_chunk, free) returns a list of whole numbers (or a
+    tuple, an array or a generator). Raises AssertionError for a wrong share or length, and for a
+    changed list.
     """
     for name, wants, running, limits, right in CASES:
         given = list(wants)
         got = mine(given, running, *limits)
-        where = f"{name}: wants {wants}, running {running}, budget, chunk, free {limits}"
+        names = "token_budget, prefill_chunk, free"
+        where = f"{name}: wants {wants}, running {running}, {names} {limits}"
         assert got is not None, f"{where}: nothing came back; return the list of shares"
         try:
             shares = [int(n) for n in got]
@@ -197,7 +199,7 @@ def lanes_and_needs(server, coming: Mapping[int, Sequence], n_new: int) -> tuple
 def request_lanes(
     lanes: Mapping[str, Sequence[tuple[str, int]]],
     needed: Sequence[int],
-    capacity: int,
+    places: int,
     title: str,
 ) -> Picture:
     """Requests as lanes over the steps of a server: (what, how many tokens) of each step.
@@ -220,13 +222,13 @@ def request_lanes(
     y = 12.5 + 5 * len(lanes)  # the floor of the bars
     words(axes, 1, y - 6.2, "needed by\nthose who run", ha="left", fontsize=9)
     for step, n in enumerate(needed[:steps]):
-        high, full = 6 * n / capacity, n > capacity
+        high, full = 6 * n / places, n > places
         kind = "rejected" if full else "cached"
         box(axes, 12 + step * unit, y - high, 0.92 * unit, high, "", kind if n else "gone")
         style = {"fontweight": "bold", "color": REJECTED} if full else {}
         words(axes, 12 + (step + 0.46) * unit, y + 1.3, str(n), fontsize=9, **style)
     axes.plot([12, 84], [y - 6] * 2, color=GREY, linestyle="--")
-    words(axes, 84.5, y - 6, f"{capacity}\nthere", ha="right", va="center", fontsize=9, zorder=5)
+    words(axes, 84.5, y - 6, f"{places}\nthere", ha="right", va="center", fontsize=9, zorder=5)
     arrow(axes, (12, y + 4), (84, y + 4))
     words(axes, 1, y + 4, "steps", ha="left")
     legend = ("waits", "gone", ""), ("reads", "cached", "4"), ("writes", "accepted", "+3")

@@ -33,7 +33,7 @@ from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling, Uniforms
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import Draft
 from nanogpt.trees.tree import Proposer
 
@@ -135,7 +135,8 @@ def serve(
 
     Each begins with the first 16 letters of a text that `write` makes up.
     """
-    server, rng = Server(target, drafter, rows=rows, chunk=32, seed=seed), RandomSource(seed)
+    limits, rng = Limits(max_num_seqs=rows, prefill_chunk=32), RandomSource(seed)
+    server = Server(target, drafter, limits=limits, seed=seed)
     for _ in range(requests):
         server.submit(tokenizer.encode("\n" + write(1, rng))[:16], n)
     texts, known, rounds, served = server.requests, [0] * requests, [], 0

@@ -21,7 +21,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ from nanogpt.measure import traffic
 from nanogpt.measure.clock import prompts_of
 from nanogpt.measure.traffic import SLO, StepTime, Trace
 from nanogpt.sampling import Uniforms
-from nanogpt.serving.server import check_numbers
+from nanogpt.serving.server import Limits, check_numbers
 from nanogpt.show import figures
 from nanogpt.targets.fused import FusedLanguageModel
 
@@ -93,18 +93,18 @@ class LoadTest:
     slo: SLO
     burstiness: float
     seed: int
-    limits: dict
+    limits: Limits
 
     def policy(self, K: int | str, most: int) -> Callable[[int], int]:
         """So many guesses always, or by the number of requests in the pass, up to `most`."""
         if K != BY_LOAD:
             return lambda _: K
-        Ks = traffic.best_Ks(self.traces, self.step_time, self.limits["rows"], most)
+        Ks = traffic.best_Ks(self.traces, self.step_time, self.limits.max_num_seqs, most)
         return lambda running: Ks[running - 1]
 
     def limit(self, policy: Callable) -> float:
         """Tokens a second of a server that is always full."""
-        return traffic.limit(self.traces, policy, self.step_time, self.requests, **self.limits)
+        return traffic.limit(self.traces, policy, self.step_time, self.requests, self.limits)
 
     def arrivals(self, rate: float) -> Sequence[float]:
         """When the requests come, so many a second on average."""
@@ -115,7 +115,7 @@ class LoadTest:
     def run(self, policy: Callable, rate: float) -> dict:
         """The report of one policy at one rate."""
         coming = self.arrivals(rate)
-        run = traffic.replay(self.traces, coming, policy, self.step_time, **self.limits)
+        run = traffic.replay(self.traces, coming, policy, self.step_time, limits=self.limits)
         return run.after(self.requests // 5).report(self.slo)
 
 
@@ -137,7 +137,7 @@ def tested(test: LoadTest, Ks: Sequence, rates: Sequence[float] | None, most: in
     return {
         "slo": test.slo._asdict(),
         "limits": limits,
-        "server": test.limits,
+        "server": asdict(test.limits),
         "step": {
             **{name: getattr(test.step_time, name) for name in ("fixed", "per_row", "per_guess")},
             "passes": [[*size, seconds] for size, seconds in test.step_time.passes.items()],
@@ -169,17 +169,16 @@ def said(test: LoadTest, source: str) -> list[str]:
     prompt = sum(trace.prompt for trace in test.traces) / n
     output = sum(len(trace.right) for trace in test.traces) / n
     rows, width = max(step.passes)
-    room = limits["capacity"]
-    unit = f"blocks of {limits['block']}" if limits["block"] > 1 else "places"
-    memory = f"{room // limits['block']} {unit}" if room else "as much as they need"
+    unit = f"blocks of {limits.block_size}" if limits.block_size > 1 else "places"
+    memory = f"{limits.num_blocks} {unit}" if limits.num_blocks else "as much as they need"
     return [
         f"requests  {test.requests}: {source}; {prompt:.0f} tokens of prompt and {output:.0f} of "
         "output on average",
         f"a step    {1e3 * step(1, 1, 0):.2f} ms for one row of one token, "
         f"{1e3 * step(rows, 1, 0):.2f} for {rows}, {1e3 * step(rows, width, 0):.2f} for {rows} of "
         f"{width}; a guess {1e6 * step.per_guess:.0f} µs (our target, measured on this machine)",
-        f"server    {limits['rows']} rows, {limits['budget']} tokens a pass, {limits['chunk']} of "
-        f"a prompt; memory: {memory}",
+        f"server    {limits.max_num_seqs} rows, {limits.max_num_batched_tokens} tokens a pass, "
+        f"{limits.prefill_chunk} of a prompt; memory: {memory}",
         f"SLO       the first token within {1e3 * test.slo.ttft:g} ms, each other in "
         f"{1e3 * test.slo.tpot:g} ms on average; times below in ms",
     ]
@@ -275,6 +274,7 @@ def test_of(given: argparse.Namespace, ours: Ours, read: tuple | None, most: int
         traces, arriving = traces[: given.requests], arriving[: given.requests]
     if given.alpha is not None:
         traces = traffic.with_coins(traces, given.alpha, most, given.seed)
+    num_blocks = given.capacity and given.capacity // given.block  # --capacity is in places
     return LoadTest(
         traces,
         arriving if given.burstiness is None else None,
@@ -283,7 +283,7 @@ def test_of(given: argparse.Namespace, ours: Ours, read: tuple | None, most: int
         SLO(*(milliseconds / 1e3 for milliseconds in given.slo)),
         given.burstiness or 1.0,
         given.seed,
-        {name: getattr(given, name) for name in ("rows", "budget", "chunk", "capacity", "block")},
+        Limits(given.rows, given.budget, given.chunk, num_blocks, given.block),
     )
 
 

@@ -24,7 +24,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -40,7 +40,7 @@ from nanogpt.measure.service import SLO, Load, Served, Timeline, quantiles
 from nanogpt.sampling import Sampling, Uniforms
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
-from nanogpt.serving.server import Request, Server
+from nanogpt.serving.server import Limits, Request, Server
 from nanogpt.speculative import Draft
 
 __all__ = ["SLO", "Load", "Served", "Timeline", "quantiles"]  # what `service` measures of a run
@@ -288,7 +288,7 @@ class StepTime:
         for rows, guesses in itertools.product(batches[1:], (0, K)):
             runs = []
             for _ in range(3):
-                server = Server(target, draft, guesses, rows=rows)
+                server = Server(target, draft, guesses, Limits(max_num_seqs=rows))
                 for prompt, n in list(zip(prompts, lengths, strict=True))[: 3 * rows // 2]:
                     server.submit(prompt, min(n, 24), Sampling(0))
                 runs.append([])
@@ -418,19 +418,20 @@ class Replay(Server):
 
     traces: of requests 0, 1, … in turn; step_time(rows, width, guesses, tokens): seconds of a pass.
     Every token of request i is i, so that only what it wrote itself is ever found made. window: of
-    the target, after which a context restarts; block: above 1, the `capacity` is a pool's, in
-    blocks of so many places. The other arguments and the errors are the server's.
+    the target, after which a context restarts. Blocks of more than one place are a pool's. The
+    other arguments and the errors are the server's.
     """
 
-    def __init__(self, traces, step_time, window: int, capacity=None, block: int = 1, **limits):
+    def __init__(self, traces, step_time, window: int, limits: Limits = Limits(), **how):
         config = SimpleNamespace(
             vocab_size=Told.vocab_size, block_size=window, n_layer=1, n_head=1, n_embd=1
         )
-        paged = block > 1 and capacity is not None
-        pool = BlockPool(config, capacity // block, block, torch.zeros(1)) if paged else None
+        pool = None
+        if limits.num_blocks is not None and limits.block_size > 1:
+            pool = BlockPool(config, limits.num_blocks, limits.block_size, torch.zeros(1))
+            limits = replace(limits, num_blocks=None)  # the pool's
         target = SimpleNamespace(config=config, cache=pool)
-        places = None if paged else capacity
-        super().__init__(target, Told(), capacity=places, clock=Virtual(), seed=0, **limits)
+        super().__init__(target, Told(), limits=limits, clock=Virtual(), seed=0, **how)
         self.traces, self.step_time = traces, step_time
 
     def line_up(self, i: int) -> int:
@@ -473,33 +474,29 @@ def replay(
     policy: Callable[[int], int],
     step_time: Callable[[int, int, int, int], float],
     clients: int = 0,
-    rows: int = 32,
-    budget: int = 256,
-    chunk: int = 16,
-    capacity: int | None = None,
-    block: int = 1,
+    limits: Limits = Limits(),
     window: int = AMPLE,
     share: bool = True,
 ) -> Load:
     """What a Server with this policy does: traces in turn, arriving (n,) at these seconds.
 
     Its clock moves by step_time(rows, width, guesses, tokens) a step. With `clients`, only so many
-    of `arriving` count: the next request comes when one is done (a closed loop). capacity: places
-    for tokens in all caches, None for as many as they like; the other limits are as in Replay.
+    of `arriving` count: the next request comes when one is done (a closed loop). Without
+    num_blocks, caches hold as many tokens as they like; window, share: as in Replay.
     """
-    limits = {"rows": rows, "budget": budget, "chunk": chunk, "policy": policy, "share": share}
     step_time = functools.cache(step_time)
-    server = Replay(traces, step_time, window, capacity, block, **limits)
+    server = Replay(traces, step_time, window, limits, policy=policy, share=share)
     return drive(server, arriving, server.line_up, clients)
 
 
-def limit(traces, policy, step_time, requests: int = 256, rows: int = 32, **limits) -> float:
+def limit(traces, policy, step_time, requests: int = 256, limits: Limits = Limits()) -> float:
     """Tokens a second of a server that never lacks a request: no rate of arrivals brings more.
 
-    A closed loop of `rows` clients. The limits are those of `replay`.
+    A closed loop of a client for each of max_num_seqs.
     """
-    arriving = [0.0] * rows + [math.inf] * requests
-    return replay(traces, arriving, policy, step_time, rows, rows, **limits).after(rows).throughput
+    n = limits.max_num_seqs
+    arriving = [0.0] * n + [math.inf] * requests
+    return replay(traces, arriving, policy, step_time, n, limits).after(n).throughput
 
 
 def serve(server: Server, prompts, lengths: Sequence[int], arriving: Sequence[float]) -> Load:

@@ -41,6 +41,7 @@ from nanogpt.proof.toys import (
 )
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import paged
+from nanogpt.serving.server import Limits
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.loop import tree_generate
@@ -383,12 +384,12 @@ def check_turns(generate: BatchDecoder, n: int = 12) -> None:
     """
     prompts = [[0, 1, 2, 3, 4], [5], [6, 6], [1, 2, 3]]
     watched = WatchedRows(toy_target(7, 32))
-    limits = {"budget": len(prompts), "rows": len(prompts)}
-    generate(watched, random_draft(7), prompts, n, 3, Sampling(0), **limits)
+    limits = Limits(len(prompts), max_num_batched_tokens=len(prompts))
+    generate(watched, random_draft(7), prompts, n, 3, Sampling(0), limits=limits)
     passes, most = len(watched.rows), n + max(map(len, prompts))
     assert passes <= most, (
         f"{len(prompts)} texts of {n} tokens take {passes} passes where {most} are enough: a pass "
-        f"has {limits['budget']} tokens; whose guesses come before another's current token?"
+        f"has {len(prompts)} tokens; whose guesses come before another's current token?"
     )
 
 
@@ -434,10 +435,11 @@ def check_preemption(generate: BatchDecoder) -> None:
     target, draft = toy_target(2, 8, seed=1), random_draft(2)
     prompts, lengths = [[0, 1], [1]], [3, 3]
     exact = product_of(target, zip(prompts, lengths, strict=True))
+    few = Limits(num_blocks=6)
     got = enumerate_outcomes(
         lambda rng: tuple(
             tuple(made.tokens)
-            for made in generate(target, draft, prompts, lengths, 1, rngs=[rng, rng], capacity=6)
+            for made in generate(target, draft, prompts, lengths, 1, rngs=[rng, rng], limits=few)
         )
     )
     distance = total_variation(got, exact)
@@ -446,25 +448,26 @@ def check_preemption(generate: BatchDecoder) -> None:
         f"variation {distance:.1e}"
     )
     watched = WatchedRows(toy_target(7, 8))
-    prompts, n, capacity = [[0, 1], [2], [3, 4, 5], [6]], 14, 20
+    prompts, n, places = [[0, 1], [2], [3, 4, 5], [6]], 14, 20
+    few = Limits(prefill_chunk=2, num_blocks=places)
     alone = [autoregressive_generate(watched.target, x, n, Sampling(0)).tokens for x in prompts]
     for K in (1, 3):
         watched.places.clear()
-        draft, limits = SelfDraft(watched.target, 1), {"capacity": capacity, "chunk": 2}
-        answers = generate(watched, draft, prompts, n, K, Sampling(0), **limits)
+        draft = SelfDraft(watched.target, 1)
+        answers = generate(watched, draft, prompts, n, K, Sampling(0), limits=few)
         most = max(watched.places)
-        assert most <= capacity, (
-            f"a pass takes {most} places of the cache where there are {capacity} in all (K = {K})"
+        assert most <= places, (
+            f"a pass takes {most} places of the cache where there are {places} in all (K = {K})"
         )
         for b, (made, right) in enumerate(zip(answers, alone, strict=True)):
             assert made.tokens == right, (
-                f"row {b} of a server with {capacity} places for {len(prompts)} texts is "
+                f"row {b} of a server with {places} places for {len(prompts)} texts is "
                 f"{made.tokens} instead of {right} (K = {K})"
             )
         own = Sampling(), [RandomSource(b) for b in range(len(prompts))]
-        answers = generate(watched, draft, prompts, n, K, *own, **limits)
+        answers = generate(watched, draft, prompts, n, K, *own, limits=few)
         for b, made in enumerate(answers):
-            own_probs(watched.target, prompts[b], made, f"row {b} of {capacity} places")
+            own_probs(watched.target, prompts[b], made, f"row {b} of {places} places")
 
 
 class CountedHead(EagleHead):
@@ -486,7 +489,7 @@ def check_memory(generate: BatchDecoder, n: int = 30) -> None:
     """
     target, _ = deep_toy()
     prompts = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1]]
-    ample = {"chunk": 64, "budget": 1000, "nodes": 60}
+    ample = {"limits": Limits(max_num_batched_tokens=1000, prefill_chunk=64), "nodes": 60}
     rngs = [RandomSource(b) for b in range(len(prompts))]
     lookahead = LookaheadDraft(3)
     together = generate(target, lookahead, prompts, n, samplings=Sampling(0), **ample)

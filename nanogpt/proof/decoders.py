@@ -31,7 +31,7 @@ from nanogpt.serving.batch import batch_generate, one_each
 from nanogpt.serving.budget import budget_generate
 from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.paged import BlockPool, on_pool
-from nanogpt.serving.server import Server
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, speculative_generate
 from nanogpt.trees.loop import TREE, propose_tree, tree_generate
 from nanogpt.trees.rules import accept_blockwise
@@ -172,15 +172,15 @@ def server_decoder(
     samplings=Sampling(),
     rngs=None,
     stop_token=None,
-    **limits,
+    **settings,
 ) -> list[Generation]:
     """A `Server` with batch_generate's arguments, and its own by name. Its seed is 0.
 
     The server's K is the largest of all, and a request's draft step guesses no more than its own.
     """
     B, Ks = len(prompts), one_each(K, len(prompts))
-    limits = {"rows": B, "budget": max(256, B), "seed": 0} | limits
-    server = Server(target, draft, max(Ks), **limits)
+    settings = {"limits": Limits(B, max(256, B)), "seed": 0} | settings
+    server = Server(target, draft, max(Ks), **settings)
 
     def steps(K):
         def propose(draft, text, most, *how):

@@ -16,7 +16,7 @@ from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.constraints import Constraints, Reply, RowSampling, for_pass
+from nanogpt.serving.constraints import Constraints, Reply, for_pass
 from nanogpt.speculative import Draft, Steps, check_vocabulary
 from nanogpt.trees.loop import TREE, check_target, commit, with_unread
 from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side, tree_mask
@@ -114,10 +114,6 @@ class Seat(NamedTuple):
     rng: RandomSource
     steps: Steps = TREE
 
-    def rows(self, tree: Tree) -> Sampling | RowSampling:
-        """What makes p of its logits: its sampling, under the text's constraints if it has some."""
-        return for_pass(self.text, self.sampling, tree, skip=len(self.text.unread))
-
 
 @torch.inference_mode()
 def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
@@ -126,7 +122,10 @@ def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
         seat.text.restart_if_full()
     texts = [seat.text for seat in seats]
     trees = [x.steps.draft(x.draft, x.text, x.text.room, x.sampling, x.rng) for x in seats]
-    samplings = [seat.rows(tree) for seat, tree in zip(seats, trees, strict=True)]
+    samplings = [
+        for_pass(x.text, x.sampling, tree, skip=len(x.text.unread))
+        for x, tree in zip(seats, trees, strict=True)
+    ]
     layers = [seat.draft.layers for seat in seats]
     verified = verify_batch(target, texts, trees, samplings, layers)
     for seat, tree, (p, hidden, new_kvs) in zip(seats, trees, verified, strict=True):

@@ -281,8 +281,9 @@ class Reply(ReadText):
         self.constraints, self.past = constraints, Past()
         self.prompt = frozenset(self.tokens)
         self.finish_reason: str | None = None
-        self.said: Tensor | None = None  # log p of the last pass's rows
-        self.raw, self.processed = [], []  # of each token, (V,)
+        self.said = torch.empty(0)  # log p of the last pass's rows
+        self.raw: list[Tensor] = []  # of each token, (V,)
+        self.processed: list[Tensor] = []
 
     @property
     def done(self) -> bool:

@@ -173,8 +173,10 @@ class Pattern:
             if self.text[self.at : self.at + 1] == "-" and self.text[self.at + 1 :][:1] != "]":
                 self.at += 1
                 last = self.letter()
-            between = [x for x in self.vocabulary if first <= x <= last]
-            found |= {self.vocabulary.index(x) for x in between or [self.token(first)]}
+            if last < first:
+                self.refuse(f"a range from {first!r} back to {last!r}")
+            between = {i for i, x in enumerate(self.vocabulary) if first <= x <= last}
+            found |= between or {self.token(first)}
         found = set(range(len(self.vocabulary))) - found if others else found
         return frozenset(found) if found else self.refuse("[ ] without a letter")
 

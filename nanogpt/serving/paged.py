@@ -11,12 +11,11 @@ import weakref
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from operator import attrgetter
 
 import torch
 from torch import Tensor
 
-from nanogpt.cache import KV, CacheObject, cache_length, first
+from nanogpt.cache import KV, CacheObject, first
 from nanogpt.generate import check_whole
 from nanogpt.targets.fused import FusedLanguageModel
 from nanogpt.trees.tree import select
@@ -63,7 +62,7 @@ class BlockPool:
         """How many blocks no text holds."""
         return len(self.unused)
 
-    def empty(self, config, B: int, like: Tensor) -> PagedCache:
+    def empty(self, config, B: int, like: Tensor | None) -> PagedCache:
         """An empty cache for B texts, of no block yet. Its memory is the pool's, not as `like`."""
         return PagedCache([BlockTable(self) for _ in range(B)], (0,) * B)
 
@@ -100,7 +99,7 @@ class BlockPool:
         self, tables: Sequence[BlockTable], lengths: Sequence[int], more: Sequence[int]
     ) -> int:
         """How many blocks `more` entries of each text would take, copies of shared ones too."""
-        new, shared = 0, Counter()
+        new, shared = 0, Counter[int]()
         for table, n, T in zip(tables, lengths, more, strict=True):
             touched = table.blocks[n // self.size : -(-(n + T) // self.size)]
             shared.update(block for block in touched if self.references[block] > 1)
@@ -231,7 +230,7 @@ class PagedCache(CacheObject):
         self.known = [len(table.starts) for table in tables]
         self.length = max(lengths)
         self.even = min(lengths) == self.length
-        self.written = self.read = None  # slots that a pass writes (B T), blocks that it reads
+        self.written = self.read = torch.empty(0)  # slots a pass writes (B T), blocks it reads
 
     def check(self) -> None:
         """Raise ValueError if these entries are no longer there: written anew, or given back."""
@@ -346,9 +345,9 @@ class PagedCache(CacheObject):
         for cache in some:
             cache.check()
         tables = []
-        for cache in caches:
-            table = BlockTable(some[0].pool) if cache is None else cache.tables[0]
-            tables.append(table if table not in tables else cache.fork().tables[0])
+        for own in caches:
+            table = BlockTable(some[0].pool) if own is None else own.tables[0]
+            tables.append(own.fork().tables[0] if own and table in tables else table)
         return cls(tables, [cache.length if cache else 0 for cache in caches], more)
 
     def rows(self, lengths: Sequence[int]) -> list[PagedCache]:
@@ -376,7 +375,6 @@ class PagedCache(CacheObject):
         return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))
 
 
-cache_length.register(PagedCache, attrgetter("length"))
 first.register(PagedCache, PagedCache.kept)
 select.register(PagedCache, PagedCache.gathered)
 

@@ -1,9 +1,10 @@
 """Serving: requests come and go, and share the passes of one target.
 
 A text in a server is what it is alone. Its tokens, its cache and its random numbers are its own;
-only the passes are shared, and the memory. Three parts: a `Queue` of who runs and who waits,
-`schedule`, which shares out a pass, and the `Server`, which makes passes. How much room there is,
-it asks of the memory: `Slots` for caches that texts have to themselves, `Blocks` for a pool.
+only the passes are shared, and the memory. Four parts: `Limits`, a `Queue` of who runs and who
+waits, `schedule`, which shares out a pass, and the `Server`, which makes passes. How much room
+there is, it asks of the memory: `Slots` for caches that texts have to themselves, `Blocks` for a
+pool.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,27 +32,62 @@ from nanogpt.trees.loop import TREE, check_target, commit
 from nanogpt.trees.tree import Proposer, Tree
 
 
+def check_numbers(**numbers: int | None) -> None:
+    """Raise ValueError unless each is a whole number from 1, or None."""
+    check_whole(1, **{name: number for name, number in numbers.items() if number is not None})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server does at a time, and in how much memory, in vLLM's words.
+
+    max_num_seqs: requests that run. max_num_batched_tokens: tokens that a pass computes, one at
+    least for each of them; prefill_chunk: of one request's prompt, so that a long one holds nobody
+    up. num_blocks: blocks of block_size places for tokens, in all caches together; by default a
+    window for each request. Raises ValueError for numbers that are out of range.
+    """
+
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 256
+    prefill_chunk: int = 16
+    num_blocks: int | None = None
+    block_size: int = 1
+
+    def __post_init__(self):
+        check_numbers(**asdict(self))
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; a pass has a token for "
+                f"each of {self.max_num_seqs} sequences"
+            )
+
+
 def schedule(
-    wants: Iterable[tuple[int, int]], running: int, budget: int, chunk: int, free: int
+    wants: Iterable[tuple[int, int]],
+    running: int,
+    token_budget: int,
+    prefill_chunk: int,
+    free: int,
 ) -> list[int]:
     """How many tokens of each request the next pass computes, for those that take part in it.
 
     wants: of each request, in order of arrival, how many tokens there are to compute before it may
     guess (its unread ones and the current one), and how many of the free places of the cache they
-    take. The first `running` have begun. A pass computes `budget` tokens, at most `chunk` of one
-    request, and one at least of each that runs. Where the free places are too few for those that
-    run, the last to come make room, and the answer is shorter than `running`. Otherwise others
-    begin while places and tokens are left, and it is longer.
+    take. The first `running` have begun. A pass computes `token_budget` tokens, at most
+    `prefill_chunk` of one request, and one at least of each that runs. Where the free places are
+    too few for those that run, the last to come make room, and the answer is shorter than
+    `running`. Otherwise others begin while places and tokens are left, and it is longer.
     """
-    shares, left = [], budget
+    num_scheduled_tokens = []
     for i, (to_do, needs) in enumerate(wants):
         behind = max(0, running - i - 1)  # who run and come later: a token for each
-        free, n = free - needs, min(to_do, chunk, left - behind)
-        if free < 0 or (i >= running and n <= 0):
+        num_new_tokens = min(to_do, prefill_chunk, token_budget - behind)
+        free -= needs
+        if free < 0 or (i >= running and num_new_tokens <= 0):
             break
-        shares.append(n)
-        left -= n
-    return shares
+        num_scheduled_tokens.append(num_new_tokens)
+        token_budget -= num_new_tokens
+    return num_scheduled_tokens
 
 
 class Part(NamedTuple):
@@ -225,6 +262,26 @@ class Blocks:
         request.past_kvs = request.hidden = None
 
 
+def memory_of(
+    target: GPTLanguageModel, limits: Limits, guesses: int, share: bool
+) -> Slots | Blocks:
+    """The blocks of the target's pool; without one, places, by default a window for each request.
+
+    guesses: places beside each window. Raises ValueError for num_blocks beside a pool.
+    """
+    pool = getattr(target, "cache", None)
+    if not isinstance(pool, BlockPool):
+        if limits.num_blocks is not None:
+            return Slots(limits.num_blocks * limits.block_size)
+        return Slots(limits.max_num_seqs * (target.config.block_size + guesses))
+    if limits.num_blocks is not None:
+        raise ValueError(
+            f"num_blocks is {limits.num_blocks}, and the target's pool has {pool.blocks} blocks of "
+            f"{pool.size}; leave num_blocks out, or make the pool smaller"
+        )
+    return Blocks(pool, share)
+
+
 # Requests
 
 
@@ -267,26 +324,32 @@ class Queue:
         return self.waiting[0]
 
 
-def check_numbers(**numbers: int | None) -> None:
-    """Raise ValueError unless each is a whole number from 1, or None."""
-    check_whole(1, **{name: number for name, number in numbers.items() if number is not None})
+def same_policy(
+    draft: Draft | Proposer | None, K: int | None, nodes: int | None, prefill_chunk: int
+) -> Callable[[int], int]:
+    """As many guesses of a request in every pass, as `Server` says of K and nodes."""
+    if K is None:
+        K = 0 if draft is None else 4
+    if isinstance(draft, Proposer):
+        most = prefill_chunk - 1 if nodes is None else nodes
+    else:
+        most = K if nodes is None else min(K, nodes)
+    return lambda running: most
 
 
 class Server:
     """Continuous batching: requests come and go, and every pass takes what fits.
 
     K: how deep a `Draft` guesses, by default 4; a Proposer has a depth of its own.
-    nodes: the most guesses of a request in a pass: by default K, or for a Proposer what `chunk`
-    leaves. policy: chooses them instead, of the number of requests in the pass; of nothing that was
-    drafted, or the output is biased. rows (vLLM: max_num_seqs): requests that run at a time. budget
-    (max_num_batched_tokens): tokens that a pass computes; chunk: of one request's prompt, so that a
-    long one holds nobody up. capacity: places for tokens in all caches together, by default a
-    window for each row; a target on a BlockPool has the pool's. share: whether requests on a pool
-    share the blocks of what they begin with; with a draft that reads the target's states, no.
-    seed: of the requests that bring no random numbers; by default another for every server. clock:
-    seconds, for what a request notes of its times.
+    nodes: the most guesses of a request in a pass: by default K, or for a Proposer what
+    prefill_chunk leaves. policy: chooses them instead, of the number of requests in the pass; of
+    nothing that was drafted, or the output is biased. A target on a BlockPool has the pool's
+    blocks, and no num_blocks beside them. share: whether requests on a pool share the blocks of
+    what they begin with; with a draft that reads the target's states, no. seed: of the requests
+    that bring no random numbers; by default another for every server. clock: seconds, for what a
+    request notes of its times.
     Raises ValueError for a draft of another vocabulary, for numbers that are out of range, and for
-    a capacity beside a pool.
+    num_blocks beside a pool.
     """
 
     def __init__(
@@ -294,46 +357,29 @@ class Server:
         target: GPTLanguageModel,
         draft: Draft | Proposer | None = None,
         K: int | None = None,
-        budget: int = 256,
-        rows: int = 32,
-        capacity: int | None = None,
-        chunk: int = 16,
+        limits: Limits = Limits(),
         nodes: int | None = None,
         policy: Callable[[int], int] | None = None,
         share: bool = True,
         seed: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        check_numbers(budget=budget, rows=rows, capacity=capacity, chunk=chunk)
-        if budget < rows:
-            raise ValueError(f"budget is {budget}; a pass has a token for each of {rows} rows")
-        self.target, self.draft, self.V = target, None, target.config.vocab_size
-        self.budget, self.rows, self.chunk, self.clock = budget, rows, chunk, clock
-        K = (4 if draft is not None else 0) if K is None else K
+        self.target, self.limits, self.clock = target, limits, clock
+        self.V = target.config.vocab_size
         self.trees = isinstance(draft, Proposer)  # of more guesses than tokens that they may become
-        fixed = chunk - 1 if self.trees and nodes is None else K if nodes is None else nodes
-        fixed = fixed if self.trees else min(K, fixed)
-        self.policy = policy or (lambda _: fixed)
+        self.policy = policy or same_policy(draft, K, nodes, limits.prefill_chunk)
         what = "a number of the policy" if policy else "K" if nodes is None else "nodes"
         most = self.most_guesses(what)
-        if most and draft is None:
-            raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
+        self.draft: Proposer | None = None
         if draft is not None:
             check_vocabulary(draft.vocab_size, self.V)
-            self.draft = lifted(draft, K if policy is None else most)
+            self.draft = lifted(draft, most)
             check_target(self.draft, target)
-        self.reads = draft is not None and self.draft.reads
-        pool = getattr(target, "cache", None)
-        if isinstance(pool, BlockPool):
-            if capacity is not None:
-                raise ValueError(
-                    f"capacity is {capacity}, and the target's pool has {pool.blocks} blocks of "
-                    f"{pool.size}; leave capacity out, or make the pool smaller"
-                )
-            self.memory = Blocks(pool, share and not self.reads)
-        else:
-            window = target.config.block_size + most * self.trees
-            self.memory = Slots(rows * window if capacity is None else capacity)
+        elif most:
+            raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
+        self.layers = None if self.draft is None else self.draft.layers
+        self.reads = self.draft is not None and self.draft.reads
+        self.memory = memory_of(target, limits, most * self.trees, share and not self.reads)
         self.seed = secrets.randbits(62) if seed is None else seed
         self.queue, self.submitted = Queue(), 0
         self.finished: dict[int, Generation] = {}
@@ -341,7 +387,7 @@ class Server:
 
     def most_guesses(self, what: str) -> int:
         """The most that the policy allows. Raises ValueError for what is no number of guesses."""
-        most = [self.policy(running) for running in range(1, self.rows + 1)]
+        most = [self.policy(running) for running in range(1, self.limits.max_num_seqs + 1)]
         for n in most:
             check_whole(0, **{what: n})
         return max(most)
@@ -433,23 +479,26 @@ class Server:
 
         The last to come make room where there is too little, and then nobody begins.
         """
-        queue, new = self.queue, True
+        queue, limits, new = self.queue, self.limits, True
         while True:
-            line = [*queue.running, *(list(queue.waiting)[: self.rows - self.running] * new)]
+            seats = limits.max_num_seqs - self.running
+            line = [*queue.running, *(list(queue.waiting)[:seats] * new)]
             for request in line:
                 request.restart_if_full()  # those that wait: the others have
             wants = ((r.to_do, self.memory.needs(r, r.position + 1)) for r in line)
             free = self.memory.free(queue.running)
-            shares = schedule(wants, self.running, self.budget, self.chunk, free)
-            if len(shares) >= self.running:
+            most = limits.max_num_batched_tokens, limits.prefill_chunk
+            num_scheduled_tokens = schedule(wants, self.running, *most, free)
+            if len(num_scheduled_tokens) >= self.running:
                 break
             self.preempt()
             new = False
-        while self.running < len(shares):
+        while self.running < len(num_scheduled_tokens):
             request = queue.begin()
             request.began = self.clock() if request.began is None else request.began
             self.memory.begin(request)
-        return [min(n, r.to_do) for r, n in zip(queue.running, shares, strict=True)]
+        pairs = zip(queue.running, num_scheduled_tokens, strict=True)
+        return [min(n, request.to_do) for request, n in pairs]
 
     def batch(self) -> list[tuple[Request, int]]:
         """Who takes part in the next pass, with how many known tokens; and their guesses are made.
@@ -459,19 +508,20 @@ class Server:
         batch = list(zip(self.queue.running, self.shares(), strict=True))
         for request, n in batch:
             self.memory.reserve(request, n)
-        left, nodes = self.budget - sum(n for _, n in batch), self.policy(max(1, len(batch)))
+        token_budget = self.limits.max_num_batched_tokens - sum(n for _, n in batch)
+        nodes = self.policy(max(1, len(batch)))
         held = {r: self.memory.needs(r, r.position + 1) for r, _ in batch}
         free = self.memory.free(self.queue.running) - sum(held.values())
         for request, n in batch:
             if n < request.to_do or (self.reads and request.unread):
                 continue
             room = nodes * (request.room > 0) if self.trees else min(nodes, request.room)
-            most = min(room if request.tree is None else len(request.tree.tokens), left)
+            most = min(room if request.tree is None else len(request.tree.tokens), token_budget)
             last = request.position + 1
             while most and self.memory.needs(request, last + most) - held[request] > free:
                 most -= 1
             free -= self.memory.needs(request, last + most) - held[request]
-            left -= most
+            token_budget -= most
             self.safely(request, self.guess, request, n, most)
         return [(request, n) for request, n in batch if request.id in self.queue.by_id]
 
@@ -519,7 +569,7 @@ class Server:
         if batch:
             parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
             samplings = [request.rows for request, _ in batch]
-            layers = [self.draft and self.draft.layers] * len(parts)
+            layers = [self.layers] * len(parts)
             verified = verify_batch(self.target, parts, trees, samplings, layers)
             for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
                 seen = hidden if self.reads else None

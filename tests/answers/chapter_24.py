@@ -1,14 +1,14 @@
 """Chapter 24: right answers to its turn and exercises, and wrong ones that must be refused."""
 
 TEMPLATE = """
-def my_schedule(wants, running, budget, chunk, free):
-    shares, left = [], budget
+def my_schedule(wants, running, token_budget, prefill_chunk, free):
+    shares, left = [], token_budget
     for i, (to_do, needs) in enumerate(wants):
         free -= needs
         if free < 0:
             break
         kept = max(0, running - i - 1)
-        n = min(to_do, chunk, left - kept)
+        n = min(to_do, prefill_chunk, left - kept)
         if n == 0 and i >= running:
             break
         shares.append(n)
@@ -28,14 +28,14 @@ RIGHT = {
         "from nanogpt.serving.server import schedule as my_schedule",
         TEMPLATE,
         """
-def my_schedule(wants, running, budget, chunk, free):
+def my_schedule(wants, running, token_budget, prefill_chunk, free):
     fits = 0
     while fits < len(wants) and sum(needs for _, needs in wants[: fits + 1]) <= free:
         fits += 1
     shares = [1] * min(running, fits)  # a token for each, and then the rest
     for i, (to_do, _) in enumerate(wants[:fits]):
         own = shares[i] if i < running else 0
-        n = min(to_do, chunk, budget - sum(shares) + own)
+        n = min(to_do, prefill_chunk, token_budget - sum(shares) + own)
         if i < running:
             shares[i] = n
         elif n and fits >= running:
@@ -45,29 +45,29 @@ def my_schedule(wants, running, budget, chunk, free):
     return tuple(shares)
 """,
         """
-def my_schedule(wants, running, budget, chunk, free):
+def my_schedule(wants, running, token_budget, prefill_chunk, free):
     if not wants:
         return []
     to_do, needs = np.array(wants).T
-    wanted = np.minimum(to_do, chunk)
+    wanted = np.minimum(to_do, prefill_chunk)
     fits = np.cumsum(needs) <= free
     fits = len(wants) if fits.all() else int(fits.argmin())
     extra = np.where(np.arange(len(wants)) < running, wanted - 1, wanted)
-    spare = budget - running - (np.cumsum(extra) - extra)
+    spare = token_budget - running - (np.cumsum(extra) - extra)
     given = np.clip(np.minimum(extra, spare), 0, None) + (np.arange(len(wants)) < running)
     begins = (given > 0).cumprod().sum()
     return given[: min(fits, begins)]
 """,
         """
-def my_schedule(wants, running, budget, chunk, free):
+def my_schedule(wants, running, token_budget, prefill_chunk, free):
     behind = running
     for i, (to_do, needs) in enumerate(wants):
         behind, free = behind - 1, free - needs
-        n = min(to_do, chunk, budget - max(behind, 0))
+        n = min(to_do, prefill_chunk, token_budget - max(behind, 0))
         if free < 0 or n < 1:
             return
         yield n
-        budget -= n
+        token_budget -= n
 """,
     ],
     1: [
@@ -116,13 +116,16 @@ WRONG = {
     0: [
         ("def my_schedule(*_): pass", "nothing came back"),
         ("def my_schedule(*_): return 3", "is no list of whole numbers"),
-        (slip("min(to_do, chunk, left - kept)", "min(to_do, left - kept)"), "more than `chunk`"),
+        (
+            slip("min(to_do, prefill_chunk, left - kept)", "min(to_do, left - kept)"),
+            "more than `prefill_chunk`",
+        ),
         (
             slip(
-                "min(to_do, chunk, left - kept)",
-                "min(to_do, chunk if i >= running else budget, left - kept)",
+                "min(to_do, prefill_chunk, left - kept)",
+                "min(to_do, prefill_chunk if i >= running else token_budget, left - kept)",
             ),
-            "`chunk` holds for those that run",
+            "`prefill_chunk` holds for those that run",
         ),
         (slip("        left -= n\n", ""), "what is left of the budget"),
         (slip("left - kept)", "left)"), "or they stand still"),
@@ -132,21 +135,22 @@ WRONG = {
         ),
         (slip("max(0, running - i - 1)", "running * (i < running - 1)"), "or they stand still"),
         (
-            slip("left - kept)", "left - kept, budget // max(1, running))"),
+            slip("left - kept)", "left - kept, token_budget // max(1, running))"),
             "what is over goes to the first",
         ),
         (
             """
-def my_schedule(wants, running, budget, chunk, free):
+def my_schedule(wants, running, token_budget, prefill_chunk, free):
     shares = []
     for i, (to_do, needs) in enumerate(wants):
         free -= needs
-        if free < 0 or (i >= running and sum(shares) >= budget):
+        if free < 0 or (i >= running and sum(shares) >= token_budget):
             break
         shares.append(0)
-    while budget > sum(shares) and any(n < min(w, chunk) for n, (w, _) in zip(shares, wants)):
-        for i, (to_do, _) in enumerate(wants[: len(shares)]):  # in turn
-            if shares[i] < min(to_do, chunk) and sum(shares) < budget:
+    wanted = [min(to_do, prefill_chunk) for to_do, _ in wants]
+    while token_budget > sum(shares) and any(n < w for n, w in zip(shares, wanted)):
+        for i in range(len(shares)):  # in turn
+            if shares[i] < wanted[i] and sum(shares) < token_budget:
                 shares[i] += 1
     while len(shares) > running and not shares[-1]:
         shares.pop()
@@ -170,16 +174,16 @@ def my_schedule(wants, running, budget, chunk, free):
             slip("        free -= needs\n        if free < 0:", "        if needs > free:"),
             "places are added up",
         ),
-        (slip("free -= needs", "free -= min(to_do, chunk)"), "`to_do` counts tokens"),
+        (slip("free -= needs", "free -= min(to_do, prefill_chunk)"), "`to_do` counts tokens"),
         (
-            slip("free -= needs", "free -= needs * min(to_do, chunk) // to_do"),
+            slip("free -= needs", "free -= needs * min(to_do, prefill_chunk) // to_do"),
             "not for a part",
         ),
         (slip("if free < 0:", "if i >= running and free < 0:"), "makes room"),
         (
             slip(
-                "    shares, left = [], budget\n",
-                "    shares, left, wants = [], budget, list(wants)\n"
+                "    shares, left = [], token_budget\n",
+                "    shares, left, wants = [], token_budget, list(wants)\n"
                 "    while sum(needs for _, needs in wants[:running]) > free:\n"
                 "        wants.remove(max(wants[:running], key=lambda one: one[1]))\n"
                 "        running -= 1\n",
@@ -188,8 +192,8 @@ def my_schedule(wants, running, budget, chunk, free):
         ),
         (
             slip(
-                "    shares, left = [], budget\n",
-                "    shares, left, wants = [], budget, list(wants)\n"
+                "    shares, left = [], token_budget\n",
+                "    shares, left, wants = [], token_budget, list(wants)\n"
                 "    while sum(needs for _, needs in wants[:running]) > free:\n"
                 "        wants.append(wants.pop(running - 1))\n"
                 "        running -= 1\n",
@@ -198,8 +202,8 @@ def my_schedule(wants, running, budget, chunk, free):
         ),
         (
             slip(
-                "    shares, left = [], budget\n",
-                "    shares, left = [], budget\n    wants.sort()\n",
+                "    shares, left = [], token_budget\n",
+                "    shares, left = [], token_budget\n    wants.sort()\n",
             ),
             "is changed",
         ),
