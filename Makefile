@@ -62,10 +62,11 @@ browser: book
 check: lint
 	$(BIN)/python -m pytest tests/test_series.py tests/test_project.py tests/test_docstrings.py tests/test_figures.py
 
-# Style and form. Where a chapter leaves the form of the others is a warning, and fails nothing.
+# Style, types and form. Where a chapter leaves the form of the others is a warning, and fails nothing.
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/python tests/check_form.py
 	$(BIN)/python tests/minutes.py --check
 	$(BIN)/python tests/budget.py --check

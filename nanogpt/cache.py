@@ -1,7 +1,4 @@
-"""The key-value cache, tuples all the way down.
-
-`past_kvs[layer][head]` is (k, v), each (B, P, hs): the keys and values of the P tokens so far.
-"""
+"""The key-value cache of the P tokens so far, tuples all the way down: `past_kvs[layer][head]`."""
 
 from __future__ import annotations
 
@@ -9,11 +6,16 @@ from functools import singledispatch
 
 from torch import Tensor
 
-KV = tuple[Tensor, Tensor]  # of one head
+KV = tuple[Tensor, Tensor]  # of one head: k and v, each (B, P, hs)
 
 
 class CacheObject:
-    """A cache that is no tuple. Where it is, it registers its own `cache_length` and `first`."""
+    """A cache of `length` entries that reads like the tuples. It registers its own `first`."""
+
+    length: int
+
+    def __getitem__(self, layer: int) -> tuple[KV, ...]:
+        raise NotImplementedError
 
 
 KVCache = tuple[tuple[KV, ...], ...] | CacheObject  # of every layer and head
@@ -27,21 +29,24 @@ def cache_length(past_kvs: KVCache | None) -> int:
     return k.shape[1]
 
 
-def first(kvs: KVCache | None, n: int) -> KVCache | None:
+cache_length = by_kind = singledispatch(cache_length)
+by_kind.register(CacheObject, lambda kvs: kvs.length)
+
+
+@singledispatch
+def first(kvs: KVCache, n: int) -> KVCache:
     """The cache's first n entries."""
-    if kvs is None or n == cache_length(kvs):
+    if n == cache_length(kvs):
         return kvs
+    assert isinstance(kvs, tuple)  # an object registers its own
     return tuple(tuple((k[:, :n], v[:, :n]) for k, v in layer) for layer in kvs)
-
-
-cache_length, first = singledispatch(cache_length), singledispatch(first)
 
 
 def trim_kv_cache(new_kvs: KVCache, num_emitted: int, position: int) -> KVCache:
     """The cache after a round: the entries before the current token, and `num_emitted` more.
 
-    A pass over the current token and K candidates adds K+1 entries. The round emits the accepted
-    candidates and one token more; as many entries stay: the current token's and the accepted
-    candidates'. The last token of the round has no entry yet: it is the next current token.
+    A pass over the current token and K candidates adds K+1 entries. As many stay as the round emits
+    tokens: the current token's and the accepted candidates'. The last emitted token has none yet:
+    it is the next current token.
     """
     return first(new_kvs, position + num_emitted)

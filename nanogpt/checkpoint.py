@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import safetensors.torch
 import torch
@@ -22,7 +23,8 @@ from nanogpt.model import GPTConfig, GPTLanguageModel
 TARGET = DATA_DIR / "checkpoints" / "target.safetensors"
 HEADER = "nanogpt"  # the key of our JSON in the file's metadata
 
-Modules = nn.Module | dict[str, nn.Module]  # one, or several by name
+Modules = nn.Module | Mapping[str, nn.Module]  # one, or several by name
+Built = TypeVar("Built", bound=Modules)
 
 
 def save(
@@ -143,11 +145,11 @@ def usable_device(name: str | torch.device) -> torch.device:
 
 def load_module(
     path: Path,
-    build: Callable[[dict, dict[str, torch.Tensor]], Modules],
+    build: Callable[[dict, dict[str, torch.Tensor]], Built],
     what: str,
     make_one: str,
     device: str | torch.device = "cpu",
-) -> Modules:
+) -> Built:
     """What `save_module` wrote, on a device: in float32, in eval mode, and frozen.
 
     build(header, tensors) makes the module, or the modules by name, that these weights are for;

@@ -130,9 +130,9 @@ class Text:
         self.target, self.stop_token = target, stop_token
         self.block_size = target.config.block_size
         self.tokens = list(prompt_tokens)[-self.block_size :]
-        self.n_prompt = len(self.tokens)
+        self.start, self.n_prompt = 0, len(self.tokens)
         self.end = self.n_prompt + max_new_tokens
-        self.start, self.past_kvs = 0, None
+        self.past_kvs: KVCache | None = None
         self.rounds: list[Round] = []
 
     @property

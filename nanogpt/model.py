@@ -64,9 +64,8 @@ class Head(nn.Module):
     def forward(self, x: Tensor, attn_bias: Tensor, past_kv: KV | None = None) -> tuple[Tensor, KV]:
         """x (B, T, C), attn_bias (T, P+T) or (B, T, P+T), past_kv two (B, P, hs) or None.
 
-        The bias is 0 where a row may attend and -inf where it may not.
-
-        Returns the head's output (B, T, hs) and its keys and values, two (B, P+T, hs).
+        The bias is 0 where a row may attend and -inf where it may not. Returns the head's output
+        (B, T, hs) and its keys and values, two (B, P+T, hs).
         """
         q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, hs) each
         if past_kv is not None:
@@ -90,8 +89,8 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, attn_bias: Tensor, past_heads: tuple[KV, ...] | None = None
     ) -> tuple[Tensor, tuple[KV, ...]]:
         """x (B, T, C) -> (B, T, C) and one (k, v) per head; past_heads the same, or None."""
-        past_heads = past_heads or [None] * len(self.heads)
-        results = [h(x, attn_bias, past) for h, past in zip(self.heads, past_heads, strict=True)]
+        pasts = past_heads or [None] * len(self.heads)
+        results = [h(x, attn_bias, past) for h, past in zip(self.heads, pasts, strict=True)]
         out = torch.cat([out for out, _ in results], dim=-1)  # n_head of (B, T, hs) -> (B, T, C)
         return self.dropout(self.proj(out)), tuple(kv for _, kv in results)
 
@@ -184,13 +183,10 @@ class GPTLanguageModel(nn.Module):
         """
         T, P = idx.shape[1], cache_length(past_kvs)
         pos = self.positions(idx, P, pos)
-        if attn_mask is None:
-            attn_mask = causal_mask(T, P, idx.device)
-        attn_bias = torch.zeros(attn_mask.shape, device=idx.device).masked_fill(
-            ~attn_mask, -torch.inf
-        )
+        mask = causal_mask(T, P, idx.device) if attn_mask is None else attn_mask
+        zeros = torch.zeros(mask.shape, device=idx.device)
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
-        return x, attn_bias
+        return x, zeros.masked_fill(~mask, -torch.inf)
 
     def states(
         self,
@@ -229,7 +225,6 @@ class GPTLanguageModel(nn.Module):
         """
         streams, new_kvs = self.states(idx, pos, past_kvs, attn_mask)
         logits = self.lm_head(self.ln_f(streams[-1]))
-        loss = None
-        if targets is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss, new_kvs
+        if targets is None:
+            return logits, None, new_kvs
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten()), new_kvs

@@ -55,10 +55,10 @@ class Sampling:
             logits = logits.double()
             logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
         probs = torch.softmax(logits, dim=-1, dtype=torch.float64)
-        if self.top_k is not None:
-            probs = keep(probs, lambda ranked: torch.arange(ranked.shape[-1]) < self.top_k)
-        if self.top_p is not None and self.top_p < 1:
-            probs = keep(probs, lambda ranked: ranked.cumsum(-1) - ranked < self.top_p)
+        if (top_k := self.top_k) is not None:
+            probs = keep(probs, lambda ranked: torch.arange(ranked.shape[-1]) < top_k)
+        if (top_p := self.top_p) is not None and top_p < 1:
+            probs = keep(probs, lambda ranked: ranked.cumsum(-1) - ranked < top_p)
         return probs
 
     def of_probs(self, probs: Tensor) -> Tensor:
@@ -125,9 +125,9 @@ class RandomSource:
         `cdf`: their running sums (V,), where they are known already; they are not checked.
         Raises ValueError unless probs are non-negative and sum to 1 within 1e-6.
         """
-        cdf = cumulative(probs) if cdf is None else cdf
-        u = self._uniforms.random() * cdf[-1]  # cdf[-1] is 1 but for rounding
-        return bisect.bisect_right(cdf, u)
+        sums = cumulative(probs) if cdf is None else cdf
+        u = self._uniforms.random() * sums[-1]  # sums[-1] is 1 but for rounding
+        return bisect.bisect_right(sums, u)
 
 
 def cumulative(probs: Tensor | np.ndarray) -> np.ndarray:

@@ -177,7 +177,7 @@ AGAIN = "it guesses otherwise when the same texts are decoded again: what it dra
 CHAINS = {
     "argmax": ("int(q.argmax())", "q", 0, SPREAD),
     "sharper": (SHARP, "q", 0, SPREAD),
-    "from its third guess on": ("int(q.argmax())", "q", 2, SPREAD),
+    "from its third guess on": ("rng.categorical(q**1.3 / (q**1.3).sum())", "q", 2, SPREAD),
     "in long texts": (f"{SHARP} if len(context) > 40 else rng.categorical(q)", "q", 0, SPREAD),
     "uniform": ("rng.categorical(torch.full_like(q, 1 / 7))", "torch.full_like(q, 1 / 7)", 0,
                 "q is another, off by .* when get_probs is asked again after"),
@@ -191,7 +191,10 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("draw, claim, first, says", CHAINS.values(), ids=CHAINS)
-def test_a_chain_that_draws_from_another_q_is_refused(draw, claim, first, says, entered):
+def test_a_chain_that_draws_from_another_q_is_refused(
+    draw, claim, first, says, entered, monkeypatch
+):
+    monkeypatch.setattr(referee, "TEXTS", 12 if first else 3)  # a late lie takes as many as readers
     with pytest.raises(Refused, match=says) as refused:
         entered(HEAD + CHAIN.format(draw=draw, claim=claim, first=first))
     assert "\n" not in str(refused.value)

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split
-from nanogpt.generate import Generation
+from nanogpt.generate import Generation, Round
 from nanogpt.measure.bench import POLICIES, RULES
 from nanogpt.measure.clock import clock, prompts_of
 from nanogpt.model import GPTLanguageModel
@@ -368,27 +368,37 @@ def guessed(made: Sequence[Generation]) -> list[list[int]]:
     return [list(r.candidates) for text in made for r in text.rounds]
 
 
+def depths_of(r: Round) -> list[int]:
+    """How many guesses lie before each, on its way from the current token."""
+    depths = [-1]  # the current token's
+    for parent in parents_of(r):
+        depths.append(depths[parent + 1] + 1)
+    return depths[1:]
+
+
 def check_guesses(
     entry: Entry, arena: Arena, prompts: Sequence[list[int]], made: Sequence[Generation]
 ) -> str:
     """Guesses of texts come as often as the q that they claim says, by χ²; a chain's is get_probs'.
 
-    By the token, and by its rank in q, which sees best who draws likely tokens too often. Raises
-    Refused.
+    By the token, and by its rank in q, which sees best who draws likely tokens too often; all of
+    them, and those from each depth on. Raises Refused.
     """
     tokens = [token for candidates in guessed(made) for token in candidates]
     if not tokens:
         return "no guesses"
     q, came = torch.cat([r.draft_probs for text in made for r in text.rounds]), torch.tensor(tokens)
+    depth = torch.tensor([d for text in made for r in text.rounds for d in depths_of(r)])
     seen = []
-    for cells, (rows, cell) in {"token": (q, came), "rank": by_rank(q, came)}.items():
-        statistic, freedom = score(rows, cell)
-        seen.append(f"χ² by {cells} is {statistic:.0f} ({freedom} degrees of freedom)")
-        if p_value(statistic, max(1, freedom)) < LEVEL:
-            raise Refused(
-                f"{len(tokens)} guesses are not spread as their claimed q says: {seen[-1]}; draw "
-                "each with rng.categorical(q), and return that q"
-            )
+    for at in (depth >= d for d in depth.unique()):  # all of them, then those from the second on, …
+        for cells, (rows, cell) in {"token": (q, came), "rank": by_rank(q, came)}.items():
+            statistic, freedom = score(rows[at], cell[at])
+            seen.append(f"χ² by {cells} is {statistic:.0f} ({freedom} degrees of freedom)")
+            if p_value(statistic, max(1, freedom)) < LEVEL:
+                raise Refused(
+                    f"{int(at.sum())} guesses are not spread as their claimed q says: {seen[-1]}; "
+                    "draw each with rng.categorical(q), and return that q"
+                )
     if not entry.proposes:
         asked = []
         for prompt, text in zip(prompts, made, strict=True):
@@ -398,7 +408,7 @@ def check_guesses(
                 asked += [after[parent + 1] for parent in parents_of(r)]
                 known += r.emitted
         check_asked_again(entry, arena, asked, q)
-    return f"of {len(tokens)} guesses {', '.join(seen)}"
+    return f"of {len(tokens)} guesses {', '.join(seen[:2])}"
 
 
 class TooMany(Exception):

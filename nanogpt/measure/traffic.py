@@ -25,7 +25,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nanogpt.cache import CacheObject, cache_length
+from nanogpt.cache import CacheObject
 from nanogpt.generate import Round
 from nanogpt.measure.bench import batch_times
 from nanogpt.measure.clock import clock
@@ -401,9 +400,6 @@ class Entries(CacheObject):
     def kept(self, length: int) -> Entries:
         """The first of them."""
         return Entries(length)
-
-
-cache_length.register(Entries, attrgetter("length"))
 
 
 class Told(Draft):

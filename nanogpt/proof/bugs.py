@@ -85,8 +85,8 @@ BUGS = [
         "steps.trim(new_kvs, len(emitted), n)", "new_kvs",
         "cache", "ml-explore/mlx-lm#1109 (for caches that cannot be trimmed)"),
     Bug(16, "the prompt's last token is cached, then fed again", "biased", "generate",
-        "self.start, self.past_kvs = 0, None",
-        "self.start, self.past_kvs = 0, prefill(target, self.tokens)",
+        "self.past_kvs: KVCache | None = None",
+        "self.past_kvs: KVCache | None = prefill(target, self.tokens)",
         "cache", "mmcmanus1/Torch-Velocity"),
     Bug(17, "positions restart at 0 with a cache", "biased", "model",
         "torch.arange(P, P + T, device", "torch.arange(0, T, device",
@@ -109,8 +109,8 @@ BUGS = [
         "self._uniforms.random() < probability", "self._uniforms.random() <= probability",
         "support", "sgl-project/sglang#35771"),
     Bug(22, "top-p drops the token that crosses the threshold", "biased", "sampling",
-        "ranked.cumsum(-1) - ranked < self.top_p",
-        "(ranked.cumsum(-1) < self.top_p) | (ranked == ranked[..., :1])",
+        "ranked.cumsum(-1) - ranked < top_p",
+        "(ranked.cumsum(-1) < top_p) | (ranked == ranked[..., :1])",
         "exact", "shreyansh26/Speculative-Decoding"),
     Bug(23, "the draft's cache is not rewound after a rejection", "slow", "drafts/transformer",
         "if kept < len(self.tokens):", "if kept < 0:", "draft"),
@@ -230,11 +230,11 @@ BUGS = [
         "*(nodes + node for node in path)]", "*range(nodes, nodes + len(path))]",
         "cache", "sgl-project/sglang#15360, #26866", decoder="without"),
     Bug(46, "the draft's random number is used again for the next draw", "biased", "sampling",
-        "        u = self._uniforms.random() * cdf[-1]",
+        "        u = self._uniforms.random() * sums[-1]",
         '        noise = vars(self).pop("noise", None)\n'
         "        if noise is None:\n"
         "            noise = self.noise = self._uniforms.random()\n"
-        "        u = noise * cdf[-1]",
+        "        u = noise * sums[-1]",
         "frequencies", "vllm-project/vllm#47386, #54282 (by the draw after a rejection)",
         chapter="17"),
     Bug(47, "the features come from one block lower", "slow", "trees/tree",
@@ -441,10 +441,10 @@ BUGS = [
         decoder="state", also=(
             ("        self.more = more  #",
              "        self.plain = False\n        self.more = more  #"),
-            ("        if isinstance(past_kvs, tuple):\n",
+            ("        if past_kvs is not None and attn_mask is not None:\n",
              "        if past_kvs is not None:\n"
              "            past_kvs.plain = idx.shape[1] == 1\n"
-             "        if isinstance(past_kvs, tuple):\n"),
+             "        if past_kvs is not None and attn_mask is not None:\n"),
         )),
     Bug(78, "the state runs through a tree's nodes in their order, siblings too", "biased",
         "targets/state",

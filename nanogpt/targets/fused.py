@@ -8,13 +8,13 @@ every check runs on it unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nanogpt.cache import KV, CacheObject, cache_length, first
+from nanogpt.cache import KV, CacheObject, first
 from nanogpt.model import GPTLanguageModel, causal_mask
 from nanogpt.trees.tree import select
 
@@ -75,17 +75,19 @@ class PreallocatedCache(CacheObject):
         lengths = tuple([cache.length if cache else 0 for cache in caches])
         whole, _ = some[0].part_of or (None, 0)
         rows = [cache.part_of if cache else None for cache in caches]
-        if all(row and row[0] is whole and row[1] == b for b, row in enumerate(rows)) and (
-            len(rows) == whole.shape[2]
+        if (
+            whole is not None
+            and len(rows) == whole.shape[2]
+            and all(row and row[0] is whole and row[1] == b for b, row in enumerate(rows))
         ):
-            return cls(whole, [cache.starts[0] for cache in caches], lengths)
+            return cls(whole, [cache.starts[0] for cache in some], lengths)
         n_layer, _, _, n_head, _, hs = some[0].buffer.shape
         slots = max(cache.buffer.shape[4] for cache in some)
         with torch.inference_mode(False):
             buffer = some[0].buffer.new_zeros(n_layer, 2, len(caches), n_head, slots, hs)
-        for b, cache in enumerate(caches):
-            if cache:
-                buffer[:, :, b, :, : cache.length] = cache.buffer[:, :, 0, :, : cache.length]
+        for b, own in enumerate(caches):
+            if own:
+                buffer[:, :, b, :, : own.length] = own.buffer[:, :, 0, :, : own.length]
         return cls(buffer, [[] for _ in caches], lengths)
 
     def rows(self, lengths: Sequence[int]) -> list[PreallocatedCache]:
@@ -177,7 +179,6 @@ class PreallocatedCache(CacheObject):
         return tuple(zip(keys.unbind(1), values.unbind(1), strict=True))
 
 
-cache_length.register(PreallocatedCache, attrgetter("length"))
 first.register(PreallocatedCache, PreallocatedCache.kept)
 select.register(PreallocatedCache, PreallocatedCache.gathered)
 
@@ -190,17 +191,20 @@ class FusedLanguageModel(GPTLanguageModel):
     dropout, no gradient. Give it a target that is on its device, and of its type, already.
     """
 
+    blocks: Any  # of Block; torch's types say Module
+
     def __init__(self, target: GPTLanguageModel, cache=PreallocatedCache):
         nn.Module.__init__(self)  # the target's own modules are used, nothing is initialised
         self.config, self.cache = target.config, cache
         self.token_embedding_table = target.token_embedding_table
         self.position_embedding_table = target.position_embedding_table
-        self.blocks, self.ln_f, self.lm_head = target.blocks, target.ln_f, target.lm_head
+        self.blocks, self.ln_f = target.blocks, target.ln_f
+        self.lm_head = target.lm_head
         self.qkv = [  # of each layer (3 C, C): the queries of all heads, then keys, then values
             torch.cat(
                 [getattr(h, name).weight for name in ("query", "key", "value") for h in b.sa.heads]
             ).detach()
-            for b in target.blocks
+            for b in self.blocks
         ]
         T = self.config.block_size
         mask = causal_mask(T, device=self.device)
@@ -247,7 +251,7 @@ class FusedLanguageModel(GPTLanguageModel):
         return x + block.ffwd(block.ln2(x))
 
     @torch.no_grad()
-    def states(
+    def states(  # type: ignore[override]  # of the caches, it takes its own kind only
         self,
         idx: Tensor,
         pos: Tensor | None = None,

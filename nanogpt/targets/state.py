@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nanogpt import checkpoint
-from nanogpt.cache import KV, CacheObject, cache_length, first
+from nanogpt.cache import KV, CacheObject, KVCache, first
 from nanogpt.data import DATA_DIR
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.trees.tree import select
@@ -143,10 +142,10 @@ class Snapshot:
     """Way 2: the state before the guesses; what is kept is read once more."""
 
     def __init__(self, done: Pass, sure: Sequence[int], own: Sequence[int]):
-        *what, _ = done
-        row = torch.arange(done.k.shape[2], device=done.k.device)
+        k = done.k
+        row = torch.arange(k.shape[2], device=k.device)
         self.before, self.last = (
-            replayed(*what, (row < torch.tensor(n, device=row.device)[:, None, None]).to(done.k))
+            replayed(*done[:4], (row < torch.tensor(n, device=k.device)[:, None, None]).to(k))
             for n in (sure, own)  # after those that are sure to stay, and all
         )
         self.T = [all_ - n for all_, n in zip(own, sure, strict=True)]
@@ -202,7 +201,8 @@ class Inputs:
         return size_of(*self.what)
 
 
-WAYS = {"states": States, "snapshot": Snapshot, "inputs": Inputs}
+Way = type[States] | type[Snapshot] | type[Inputs]
+WAYS: dict[str, Way] = {"states": States, "snapshot": Snapshot, "inputs": Inputs}
 
 
 def size_of(*tensors: Tensor) -> int:
@@ -317,7 +317,6 @@ class StateCache(CacheObject):
         return sum(layer.held for layer in self.layers)
 
 
-cache_length.register(StateCache, attrgetter("length"))
 first.register(StateCache, StateCache.kept)
 select.register(StateCache, StateCache.gathered)
 
@@ -379,7 +378,7 @@ class StateLanguageModel(GPTLanguageModel):
 
     def __init__(self, config: StateConfig):
         super().__init__(config)
-        self.way = Inputs
+        self.way: Way = Inputs
         for layer in config.recurrent:
             self.blocks[layer - 1].sa = GatedLinearAttention(config).apply(self._init_weights)
 
@@ -397,11 +396,9 @@ class StateLanguageModel(GPTLanguageModel):
     def embed(self, idx, pos, past_kvs, attn_mask) -> tuple[Tensor, Tensor]:
         """As GPTLanguageModel.embed; a mask has column i for slot i of each text.
 
-        Raises ValueError past the window, for a cache of tuples, for texts of different lengths
-        without `pos` and `attn_mask`, and for a mask that hides a token that was read.
+        Raises ValueError past the window, for texts of different lengths without `pos` and
+        `attn_mask`, and for a mask that hides a token that was read.
         """
-        if isinstance(past_kvs, tuple):
-            raise ValueError("past_kvs are tuples, another model's; prefill with this model itself")
         if past_kvs is not None and attn_mask is not None:
             P, lengths = past_kvs.length, torch.tensor(past_kvs.lengths, device=idx.device)[:, None]
             if not past_kvs.even:  # their entries stand to the right
@@ -418,21 +415,28 @@ class StateLanguageModel(GPTLanguageModel):
         self,
         idx: Tensor,
         pos: Tensor | None = None,
-        past_kvs: StateCache | None = None,
+        past_kvs: KVCache | None = None,
         attn_mask: Tensor | None = None,
         depth: int | None = None,
     ) -> tuple[list[Tensor], StateCache]:
         """As GPTLanguageModel.states, streams (B, T, C) of all blocks.
 
-        Raises ValueError as `embed` does, and for a pass over the first blocks only.
+        Raises ValueError as `embed` does, for another model's cache, and for a pass over the first
+        blocks only.
         """
+        if not isinstance(past_kvs, StateCache | None):
+            raise ValueError(
+                f"past_kvs are a {type(past_kvs).__name__}, another model's; prefill with this "
+                "model itself"
+            )
         if depth is not None:
             raise ValueError(
                 "an early exit leaves its states after its own guesses, and the pass cannot go on "
                 "from there; use a draft that reads tokens"
             )
         streams, layers = super().states(idx, pos, past_kvs, attn_mask)
-        return streams, self.remembered(layers, past_kvs, *idx.shape, attn_mask)
+        assert isinstance(layers, tuple)
+        return streams, self.remembered(layers, past_kvs, len(idx), idx.shape[1], attn_mask)
 
     def remembered(
         self,

@@ -23,7 +23,7 @@ def longest_path(tree: Tree, passed: Sequence[bool], chances: Sequence[float]) -
 
     passed (N): whether each node may stand after its parent; chances (N): its p there.
     """
-    found = {-1: ([], 1.0)}  # of each node that stands: its path and the path's probability
+    found: dict[int, tuple[list[int], float]] = {-1: ([], 1.0)}  # each node's path, and its chance
     for node, parent in enumerate(tree.parents):
         if passed[node] and parent in found:
             path, joint = found[parent]

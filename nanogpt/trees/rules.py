@@ -28,7 +28,8 @@ def accept_tree(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[li
     """
     p, q, children = target_probs.numpy(), tree.q.numpy(), tree.children
     check_probabilities(np.concatenate([p, q]))
-    node, path = -1, []
+    path: list[int] = []
+    node = -1
     while True:
         left = p[node + 1]
         for child in children[node + 1]:
@@ -94,8 +95,9 @@ def accept_blockwise(
     for i in range(K - 1, -1, -1):
         off = excess[i] + (1 - joint[i])
         if i == 0 or rng.bernoulli(excess[i] / off if off > 0 else 1.0):
-            left = above[i] / excess[i] if excess[i] > 0 else p[i]  # as in residual
-            return [*candidates[:i], rng.categorical(left)]
+            break
+    left = above[i] / excess[i] if excess[i] > 0 else p[i]  # as in residual
+    return [*candidates[:i], rng.categorical(left)]
 
 
 def accept_traversal(tree: Tree, target_probs: Tensor, rng: RandomSource) -> tuple[list[int], int]:

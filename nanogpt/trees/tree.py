@@ -59,7 +59,7 @@ class Tree:
     @property
     def children(self) -> list[list[int]]:
         """The nodes after the current token, then after node 0, 1, …; siblings in their order."""
-        found = [[] for _ in range(len(self.tokens) + 1)]
+        found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
             found[parent + 1].append(node)
         return found
@@ -181,6 +181,7 @@ def tree_mask(parents: Sequence[int], P: int) -> Tensor:
 @singledispatch
 def select(kvs: KVCache, slots: Sequence[int]) -> KVCache:
     """The entries in these slots, moved together in this order."""
+    assert isinstance(kvs, tuple)  # an object registers its own
     stay = torch.tensor(slots, device=kvs[0][0][0].device)
     return tuple(
         tuple((k.index_select(1, stay), v.index_select(1, stay)) for k, v in layer) for layer in kvs
