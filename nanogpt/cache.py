@@ -38,8 +38,8 @@ def first(kvs: KVCache, n: int) -> KVCache:
     """The cache's first n entries."""
     if n == cache_length(kvs):
         return kvs
-    assert isinstance(kvs, tuple)  # an object registers its own
-    return tuple(tuple((k[:, :n], v[:, :n]) for k, v in layer) for layer in kvs)
+    # An object registers its own: these are tuples.
+    return tuple(tuple((k[:, :n], v[:, :n]) for k, v in x) for x in kvs)  # type: ignore[union-attr]
 
 
 def trim_kv_cache(new_kvs: KVCache, num_emitted: int, position: int) -> KVCache:

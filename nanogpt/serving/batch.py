@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -207,7 +207,8 @@ def joined(
     if len(caches) == 1:
         return some, [0]
     if not isinstance(some, tuple):
-        return type(some).joined(caches, more), [0] * len(caches)
+        kind: Any = type(some)  # a cache object knows how to stand in a batch
+        return kind.joined(caches, more), [0] * len(caches)
     lengths = torch.tensor([cache_length(cache) for cache in caches])[:, None]  # (B, 1)
     P = int(lengths.max())
     before = P - lengths
@@ -230,7 +231,7 @@ def joined(
 def rows(new_kvs: KVCache, before: Sequence[int], lengths: Sequence[int]) -> list[KVCache]:
     """The batch's cache as one for each text: its first `lengths` entries from its column on."""
     if not isinstance(new_kvs, tuple):
-        return new_kvs.rows(lengths)
+        return new_kvs.rows(lengths)  # type: ignore[attr-defined]  # as in `joined`
     return [
         tuple(tuple((k[own], v[own]) for k, v in layer) for layer in new_kvs)
         for b, (s, n) in enumerate(zip(before, lengths, strict=True))

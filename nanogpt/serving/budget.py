@@ -31,11 +31,13 @@ def share(draft: Growing, seats: Sequence[Seat], nodes: int) -> list[Tree]:
     return best_first(roots, nodes, draft.vocab_size, draft.sure)
 
 
-def budget_round(target: GPTLanguageModel, seats: Sequence[Seat], nodes: int) -> None:
+def budget_round(
+    target: GPTLanguageModel, draft: Growing, seats: Sequence[Seat], nodes: int
+) -> None:
     """One round of every text, of `nodes` guesses in all: what its seat drafts is made before."""
     for seat in seats:
         seat.text.restart_if_full()
-    trees = share(seats[0].draft, seats, nodes)
+    trees = share(draft, seats, nodes)
     made = [
         seat._replace(steps=replace(seat.steps, draft=lambda *_, tree=tree: tree))
         for seat, tree in zip(seats, trees, strict=True)
@@ -70,5 +72,5 @@ def budget_generate(
     samplings = one_each(samplings, B)
     seats = [Seat(text, draft, *own) for text, *own in zip(texts, samplings, rngs, strict=True)]
     while running := [seat for seat in seats if not seat.text.done]:
-        budget_round(target, running, draft.nodes)
+        budget_round(target, draft, running, draft.nodes)
     return [text.generation() for text in texts]

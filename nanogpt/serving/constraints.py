@@ -197,15 +197,13 @@ class RowSampling:
         return self.sampling.probs(rows).reshape(logits.shape)
 
 
-def for_pass(
-    text: ReadText, sampling: Sampling, tree: Tree, skip: int = 0
-) -> Sampling | RowSampling:
+def for_pass(text: ReadText, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling:
     """What makes p of a pass's logits: the sampling, or that of a reply's rows after these guesses.
 
     skip: how many rows of the pass come before the current token's.
     """
     if isinstance(text, Reply) and text.constraints.by_row:
-        return RowSampling(sampling, text, tree, skip)
+        return RowSampling(sampling, text, tree, skip)  # type: ignore[return-value]  # it has probs
     return sampling
 
 
@@ -396,7 +394,9 @@ def complete(
     decoding under the same constraints, whatever the draft.
     """
     reply = Reply(target, prompt_tokens, max_new_tokens, stop_token, constraints)
-    rows = RowSampling(sampling, reply) if constraints.by_row else sampling
+    rows: Sampling = sampling
+    if constraints.by_row:
+        rows = RowSampling(sampling, reply)  # type: ignore[assignment]  # it has probs
     if draft is None:
         rounds = autoregressive_rounds(reply, rows, rng)
     elif isinstance(draft, Proposer):

@@ -30,7 +30,7 @@ def then(a, b):
 
 def either(a, b):
     """a or b."""
-    parts = set()
+    parts: set = set()
     for one in (a, b):
         parts |= one[1] if isinstance(one, tuple) and one[0] == "or" else {one}
     parts -= {NOTHING}

@@ -146,7 +146,8 @@ class BlockPool:
 
     def known(self, tokens: Sequence[int]) -> tuple[list[int], list[bytes]]:
         """The published blocks that hold the first of these tokens, and their keys."""
-        blocks, keys = [], []
+        blocks: list[int] = []
+        keys: list[bytes] = []
         for end in range(self.size, len(tokens) + 1, self.size):
             key = block_key(keys[-1] if keys else b"", tokens[end - self.size : end])
             if key not in self.published:

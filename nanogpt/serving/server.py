@@ -25,8 +25,8 @@ from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import verify_batch
-from nanogpt.serving.constraints import Constraints, Reply, RowSampling, for_pass
-from nanogpt.serving.paged import BlockPool, PoolFull
+from nanogpt.serving.constraints import Constraints, Reply, for_pass
+from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull
 from nanogpt.speculative import Draft, Steps, check_vocabulary
 from nanogpt.trees.loop import TREE, check_target, commit
 from nanogpt.trees.tree import Proposer, Tree
@@ -133,7 +133,7 @@ class Request(Reply):
         return len(self.unread) + 1
 
     @property
-    def rows(self) -> Sampling | RowSampling:
+    def rows(self) -> Sampling:
         """What makes p of its logits: its sampling, under its constraints if it has some."""
         return for_pass(self, self.sampling, self.tree or self.no_tree, skip=len(self.unread))
 
@@ -226,10 +226,15 @@ class Blocks:
     def needs(self, request: Request, n: int) -> int:
         """How many free blocks a request takes, to have the first n entries of its context."""
         if request.past_kvs is not None:
-            return request.past_kvs.wanted(n - request.cache_length)
+            return self.cache(request).wanted(n - request.cache_length)
         blocks = self.pool.known(self.context(request))[0] if self.share else []
         held = sum(self.pool.references[block] > 0 for block in blocks)
         return -(-n // self.size) - held
+
+    def cache(self, request: Request) -> PagedCache:
+        """What a request has in the pool's blocks."""
+        assert isinstance(request.past_kvs, PagedCache)
+        return request.past_kvs
 
     def context(self, request: Request) -> list[int]:
         """The tokens whose entries a cache may hold: all before the current one."""
@@ -244,21 +249,21 @@ class Blocks:
 
     def reserve(self, request: Request, T: int) -> None:
         """Room for T entries more. Raises PoolFull."""
-        request.past_kvs.reserve(T)
+        self.cache(request).reserve(T)
 
     def trim(self, request: Request) -> None:
         """Give back the room that was reserved."""
-        request.past_kvs = request.past_kvs.kept(request.cache_length)
+        request.past_kvs = self.cache(request).kept(request.cache_length)
 
     def keep(self, request: Request) -> None:
         """Let others find what is final in a request's cache."""
         if self.share:
-            self.pool.publish(self.context(request), request.past_kvs)
+            self.pool.publish(self.context(request), self.cache(request))
 
     def drop(self, request: Request) -> None:
         """Give a request's blocks back now, whoever still has its cache in hand."""
         if request.past_kvs is not None:
-            request.past_kvs.free()
+            self.cache(request).free()
         request.past_kvs = request.hidden = None
 
 
