@@ -38,7 +38,7 @@ and a folder for each further question:
                  what each asks?     constraints, and grammar: a regular expression as an automaton
     proof/       is it right?        checks: lossless, cache, counts, by exact enumeration; toys,
                                      decoders, the gallery of bugs
-    measure/     is it faster?       bench: the speed-up, in pairs; clock; traffic, and what a
+    measure/     is it faster?       bench: the speed-up, in pairs; costs; clock; traffic, what a
                                      service measures; sizing, configs; the words size and load;
                                      learning: what drafts that learn gain
     engines/     is theirs right?    export, adapters, places, audit; endpoint: over HTTP;

@@ -27,9 +27,6 @@ from nanogpt.measure.bench import (
     Pair,
     Setting,
     TimedTarget,
-    calibrate,
-    cost_growth,
-    expected_blocks,
     line,
     main,
     measure,
@@ -41,6 +38,7 @@ from nanogpt.measure.bench import (
     summary,
 )
 from nanogpt.measure.clock import free_cores, prompts_of
+from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
 from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.proof.toys import random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling

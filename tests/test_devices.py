@@ -21,6 +21,7 @@ from nanogpt.engines import causal, own
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import bench
 from nanogpt.measure.clock import clock
+from nanogpt.measure.costs import calibrate, cost_growth
 from nanogpt.model import GPTConfig
 from nanogpt.proof.checks import SLOW_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
@@ -458,7 +459,7 @@ def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
 
 @one_device
 def test_the_bench_races_there(device, floats, capsys, monkeypatch):
-    monkeypatch.setattr(bench, "cost_growth", partial(bench.cost_growth, times=2))
+    monkeypatch.setattr(bench, "cost_growth", partial(cost_growth, times=2))
     small = ["--target=fused", f"--device={device.type}", "--pairs=1", "--tokens=4"]
     racers = ["transformer-fused", "eagle-tree", "mtp", "block-markov"]
     bench.main(["--draft", *racers, *small])
@@ -466,7 +467,7 @@ def test_the_bench_races_there(device, floats, capsys, monkeypatch):
     assert f"1 pairs of 4 tokens each, on {device.type}" in printed
     assert [line.split()[1] for line in printed.splitlines() if "│" in line][1:] == racers
     target = make_model(GPTConfig(11, 96, 1, 1, 4), dtype=floats).to(device)
-    costs = bench.calibrate(target, random_draft(11), times=2)
+    costs = calibrate(target, random_draft(11), times=2)
     assert costs["draft_cost"] > 0 < costs["rest"] and costs["verify_cost"](4) >= 1
 
 

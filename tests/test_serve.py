@@ -16,7 +16,7 @@ from nanogpt.drafts.itself import EarlyExitDraft
 from nanogpt.drafts.protocol import Chain, lifted
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import autoregressive_generate, prefill
-from nanogpt.measure import bench
+from nanogpt.measure.costs import batch_times
 from nanogpt.proof.checks import tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, deep_toy, random_draft, random_head, toy_target
@@ -497,13 +497,13 @@ def test_propose_goes_no_deeper_than_the_text_has_room():
 @every_form
 def test_the_times_of_passes_are_those_that_were_asked_for(form):
     target = form(toy_target(V, 32))
-    times = bench.batch_times(target, (1, 3), (1, 4), cached=10, repeats=2)
+    times = batch_times(target, (1, 3), (1, 4), cached=10, repeats=2)
     assert list(times) == [(1, 1), (1, 4), (3, 1), (3, 4)] and min(times.values()) > 0
     for cached in (7, 29):
         with pytest.raises(
             ValueError, match=f"{cached} cached tokens and 4 more; the window has 32"
         ):
-            bench.batch_times(target, (1,), (1, 4), cached=cached)
+            batch_times(target, (1,), (1, 4), cached=cached)
 
 
 # ---- what the chapter draws

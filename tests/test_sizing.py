@@ -15,8 +15,9 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.course import chapter_28
-from nanogpt.measure import bench, size
+from nanogpt.measure import size
 from nanogpt.measure.configs import counted
+from nanogpt.measure.costs import batch_times
 from nanogpt.measure.size import batches_of, curves, main, model_of, number_of, written
 from nanogpt.measure.sizing import (
     CALIBRATION,
@@ -399,7 +400,7 @@ def test_a_fit_predicts_cells_of_this_machine_that_it_has_not_seen():
     config = GPTConfig(vocab_size=65, block_size=128, n_layer=2, n_head=2, n_embd=32)
     model = FusedLanguageModel(GPTLanguageModel(config).eval())
     sizes = (1, 2, 4, 8, 16), (1, 3, 5, 9)
-    runs = [bench.batch_times(model, *sizes, repeats=1) for _ in range(12)]
+    runs = [batch_times(model, *sizes, repeats=1) for _ in range(12)]
     times = {cell: min(run[cell] for run in runs) for cell in runs[0]}
     order = {cell: i // 4 + i % 4 for i, cell in enumerate(times)}
     found = fit({cell: t for cell, t in times.items() if order[cell] % 3 != 1})

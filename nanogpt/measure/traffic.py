@@ -34,8 +34,8 @@ import torch
 
 from nanogpt.cache import CacheObject
 from nanogpt.generate import Round
-from nanogpt.measure.bench import batch_times
 from nanogpt.measure.clock import clock
+from nanogpt.measure.costs import batch_times
 from nanogpt.measure.service import SLO, Load, Served, Timeline, quantiles
 from nanogpt.sampling import Sampling, Uniforms
 from nanogpt.serving.batch import batch_generate
