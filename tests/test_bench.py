@@ -18,7 +18,7 @@ from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
 from nanogpt.generate import Generation, Round
-from nanogpt.measure import bench, clock
+from nanogpt.measure import bench, clock, costs
 from nanogpt.measure.bench import (
     ALL,
     POLICIES,
@@ -428,12 +428,12 @@ def test_costs_are_in_passes_over_one_token_by_a_clock_of_our_own(monkeypatch):
 
     target.config, target.device, draft = toy.config, toy.device, random_draft(7)
     draft.get_probs = taking(2, draft.get_probs)
-    monkeypatch.setattr(bench, "accept_reject", taking(1.5, bench.accept_reject))
-    monkeypatch.setattr(bench, "first", taking(0.5, bench.first))
+    monkeypatch.setattr(costs, "accept_reject", taking(1.5, costs.accept_reject))
+    monkeypatch.setattr(costs, "first", taking(0.5, costs.first))
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    costs = calibrate(target, draft, times=2)
-    assert costs["draft_cost"] == 2 / 4 and costs["rest"] == (1.5 + 0.5) / 4
-    assert [costs["verify_cost"](K) for K in (0, 4, 16)] == [1, (3 + 5) / 4, (3 + 17) / 4]
+    found = calibrate(target, draft, times=2)
+    assert found["draft_cost"] == 2 / 4 and found["rest"] == (1.5 + 0.5) / 4
+    assert [found["verify_cost"](K) for K in (0, 4, 16)] == [1, (3 + 5) / 4, (3 + 17) / 4]
 
 
 def test_the_minutes_that_are_told_are_those_of_all_pairs(monkeypatch, capsys):
