@@ -49,7 +49,8 @@ and a folder for each further question:
                                      is: progress, judged, needed; the words course and demo
     show/        pictures            figures, and the kit of diagrams
 
-`nanogpt --help` lists every word. All import what stands above them, `same` trees/, pictures show/.
+`nanogpt --help` lists every word. A module imports only what stands above it, but `same` imports
+trees/, and what draws imports show/.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def check_vocabulary(vocab_size: int, own: int) -> None:
 
 
 def check_draft(draft: Draft) -> None:
-    """Raise ValueError for what has not all that a draft has: yours inherits from Draft."""
+    """Raise ValueError for a class, or what cannot draw as a Draft does: yours inherits it."""
     if isinstance(draft, type) or not hasattr(draft, "draw"):
         raise ValueError(
             f"the draft is a {type(draft).__name__}; let its class inherit from "

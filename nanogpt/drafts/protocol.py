@@ -37,7 +37,7 @@ class Chain(Proposer):
         """A chain of at most `most` tokens, q (N, V)."""
         own = text.memory(self, self.draft.fresh)
         tokens, q = self.step(own, text, min(self.K, most), sampling, rng)
-        return Tree.chain(tokens[:most], q[:most])  # cut by place: exact
+        return Tree.chain(tokens[:most], q[:most])  # looks at no token: exact
 
 
 def lifted(draft: Draft | Proposer, K: int = 4, step: Callable = draft_chain) -> Proposer:

@@ -345,7 +345,8 @@ def same_policy(
 class Server:
     """Continuous batching: requests come and go, and every pass takes what fits.
 
-    K: how deep a `Draft` guesses, by default 4; a Proposer has a depth of its own.
+    limits: how much it does at a time. K: how deep a `Draft` guesses, by default 4; a Proposer has
+    a depth of its own.
     nodes: the most guesses of a request in a pass: by default K, or for a Proposer what
     prefill_chunk leaves. policy: chooses them instead, of the number of requests in the pass; of
     nothing that was drafted, or the output is biased. A target on a BlockPool has the pool's

@@ -191,7 +191,7 @@ class FusedLanguageModel(GPTLanguageModel):
     dropout, no gradient. Give it a target that is on its device, and of its type, already.
     """
 
-    blocks: Any  # of Block; torch's types say Module
+    blocks: Any  # Blocks; a type checker would know only Module
 
     def __init__(self, target: GPTLanguageModel, cache=PreallocatedCache):
         nn.Module.__init__(self)  # the target's own modules are used, nothing is initialised
