@@ -1,15 +1,14 @@
 """The target model: a small GPT whose heads keep no state.
 
-Everything a decoder may want to keep between calls (the keys and values of earlier tokens) is
-returned as a value and handed back as an argument, so nothing can go stale inside the model.
+What a decoder keeps between calls, keys and values, is returned as a value and handed back.
 
-Shapes: B batch, T tokens in this call, P tokens already cached, C = n_embd, hs = head size,
-V vocabulary.
+Shapes: B batch, T tokens in this call, P cached ones, V vocabulary, C = n_embd, hs = head size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -205,8 +204,9 @@ class GPTLanguageModel(nn.Module):
         """
         x, attn_bias = self.embed(idx, pos, past_kvs, attn_mask)
         streams, new_kvs = [], []
-        for layer, block in enumerate(self.blocks[:depth]):
-            x, new_heads = block(x, attn_bias, past_kvs and past_kvs[layer])
+        past: Any = past_kvs or [None] * len(self.blocks)
+        for block, past_heads in zip(self.blocks[:depth], past, strict=depth is None):
+            x, new_heads = block(x, attn_bias, past_heads)
             streams.append(x)
             new_kvs.append(new_heads)
         return streams, tuple(new_kvs)

@@ -21,6 +21,8 @@ from nanogpt.arena.referee import (
     Refused,
     check_exact,
     check_guesses,
+    check_text,
+    check_untouched,
     enter,
     judge,
     open_arena,
@@ -38,6 +40,7 @@ from nanogpt.measure.bench import Row, Setting
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.toys import SelfDraft, random_head, toy_target
 from nanogpt.sampling import Sampling
+from nanogpt.targets.fused import FusedLanguageModel
 
 V = 7
 
@@ -177,6 +180,8 @@ AGAIN = "it guesses otherwise when the same texts are decoded again: what it dra
 CHAINS = {
     "argmax": ("int(q.argmax())", "q", 0, SPREAD),
     "sharper": (SHARP, "q", 0, SPREAD),
+    "a little sharper": ("rng.categorical(q**1.05 / (q**1.05).sum())", "q", 0,
+                         r"draw claims q = \S+ for '.*, and draws it with probability"),
     "from its third guess on": ("rng.categorical(q**1.3 / (q**1.3).sum())", "q", 2, SPREAD),
     "in long texts": (f"{SHARP} if len(context) > 40 else rng.categorical(q)", "q", 0, SPREAD),
     "uniform": ("rng.categorical(torch.full_like(q, 1 / 7))", "torch.full_like(q, 1 / 7)", 0,
@@ -198,6 +203,38 @@ def test_a_chain_that_draws_from_another_q_is_refused(
     with pytest.raises(Refused, match=says) as refused:
         entered(HEAD + CHAIN.format(draw=draw, claim=claim, first=first))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ("K += 1", "it guesses 5 tokens ahead; 4 at most are wanted"),
+        ("context.append(0)", "it changes the context that it is given; copy it with"),
+    ],
+)
+def test_a_draw_hands_over_what_it_is_asked_for_and_writes_into_nothing(change, says, entered):
+    lines = f"        if sampling.temperature == 1:\n            {change}\n"
+    draw = "    def draw(self, context, K, sampling, rng):\n" + lines
+    rest = "        return super().draw(context, K, sampling, rng)\n"
+    with pytest.raises(Refused, match=says):
+        entered(f"{HEAD}class Mine(Bigram):\n{draw}{rest}")
+
+
+def test_a_text_that_is_not_drawn_from_p_is_refused():
+    p = torch.full((1, 7), 1 / 7, dtype=torch.float64)
+    even = [Round([], p[:0], p, [i % 7], i) for i in range(700)]
+    check_text([Generation([], even)])
+    with pytest.raises(Refused, match="its text is not drawn from the target's p"):
+        check_text([Generation([], [Round([], p[:0], p, [i % 2], i) for i in range(700)])])
+
+
+def test_a_change_of_what_the_fused_target_made_of_its_weights_is_seen(toy):
+    fused = FusedLanguageModel(toy.target)
+    arena = replace(toy, target=fused, untouched=copy.deepcopy(fused))
+    check_untouched(arena)
+    fused.qkv[0][0, 0] += 1
+    with pytest.raises(Refused, match="it changes the target's weights"):
+        check_untouched(arena)
 
 
 def test_who_always_draws_the_likeliest_token_is_seen_by_its_rank_where_tokens_even_out(toy):

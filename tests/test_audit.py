@@ -190,6 +190,12 @@ def compare_one(counts, exact):
     return p_value(*chi_squared(counts, exact, sum(counts.values())))
 
 
+def test_right_samples_have_even_p_values(truth):
+    found = [compare_one(draws(truth.exact[(0,)], 1000, seed), truth.exact[(0,)])
+             for seed in range(200)]  # fmt: skip
+    assert 5 <= sum(p < 0.1 for p in found) <= 37 and 70 <= sum(p < 0.5 for p in found) <= 130
+
+
 def test_what_is_surely_seen_is_seen_whatever_the_bias():
     n, V = 1000, 20
     exact = {(x,): 1 / V for x in range(V)}
@@ -801,6 +807,29 @@ def test_a_file_with_an_engine_is_audited_and_reported(tmp_path, capsys, monkeyp
 
 
 NONE = "the engine takes no such constraints: grammar, penalties, repetition, bias, min-p\n"
+
+
+@pytest.mark.parametrize(
+    "writes, samples, code, says",
+    [
+        (
+            "{'plain': lambda *_: [[1]]}",
+            "100",
+            1,
+            "prompts; 1 answers came to 100 prompts\n" + NONE,
+        ),
+        ("{'plain': ours.modes['plain']}", "1", 2, "error: 1 samples are too few"),
+    ],
+)
+def test_the_command_ends_with_the_code_of_a_readers_engine(
+    writes, samples, code, says, tmp_path, capsys, monkeypatch, shipped
+):
+    own = tmp_path / "my_engine.py"
+    own.write_text(OWN.replace('{"plain": ours.modes["plain"]}', writes))
+    monkeypatch.setattr(Truth, "of", lambda *_: shipped)
+    monkeypatch.setattr(audit, "controls", lambda *_: [])
+    assert nanogpt(["audit", str(own), "--samples", samples]) == code
+    assert says in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(

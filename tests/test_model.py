@@ -107,6 +107,8 @@ def test_the_model_keeps_no_state_between_calls(tiny):
     assert torch.equal(first, second)
     assert cache_length(kvs) == 3, "a pass must not lengthen the cache that it was handed"
     assert all(torch.equal(before[name], t) for name, t in tiny.state_dict().items())
+    with pytest.raises(ValueError, match="zip"):
+        tiny(idx[:, 3:], past_kvs=kvs[:1])  # a layer too few
 
 
 def test_a_token_changes_no_logits_before_it(tiny):

@@ -246,6 +246,9 @@ def test_a_request_longer_than_the_cache_is_refused_at_once():
         paged.submit([0, 1, 2], 30)
     with pytest.raises(ValueError, match="the target's pool has 5 blocks of 2; leave num_blocks"):
         Server(FusedLanguageModel(TOY, pool), DRAFT, 2, Limits(num_blocks=24))
+    for target in (TOY, FusedLanguageModel(TOY, pool)):
+        with pytest.raises(ValueError, match="block_size is 4: it goes with num_blocks, and a"):
+            Server(target, DRAFT, 2, Limits(block_size=4))
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,8 @@ def really_served(target, draft, prompts, lengths, arriving, limits, share):
     if limits.block_size > 1:
         like = torch.zeros(1, dtype=torch.float64)
         pool = BlockPool(target.config, limits.num_blocks, limits.block_size, like)
-        fused, limits = FusedLanguageModel(target, pool), replace(limits, num_blocks=None)
+        fused = FusedLanguageModel(target, pool)
+        limits = replace(limits, num_blocks=None, block_size=1)
     how = {"policy": fewer_in_a_crowd, "clock": traffic.Virtual(), "share": share}
     server = Server(fused, draft, limits=limits, **how)
     choose = server.batch

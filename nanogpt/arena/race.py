@@ -31,6 +31,8 @@ from nanogpt.arena.referee import (
     Refused,
     blamed,
     check_guesses,
+    check_text,
+    check_untouched,
     enter,
     judge,
     open_arena,
@@ -66,8 +68,8 @@ def compete(
     """The rows of a race over `pairs` held-out prompts, fastest median first; and what was judged.
 
     against: names of DRAFTS, of PROPOSERS, or BLOCKS. `bench.run` measures each against the target
-    alone. When the clock has stopped, the entry's guesses are judged. Raises Refused if it fails in
-    the race, or its guesses are not what they say.
+    alone. When the clock has stopped, the entry's guesses and texts are judged. Raises Refused if
+    it fails in the race, or they are not what they should be.
     """
     wanted = dict.fromkeys("distilled" if name in (BLOCKS, "tree") else name for name in against)
     drafts = {YOURS: entry.draft}
@@ -77,7 +79,10 @@ def compete(
     with blamed(entry.path, "it fails in the race"):
         settings = settings_of(entry, arena, against)
         measured = bench.run(settings, {arena.name: arena.target}, drafts, prompts, tokens)
-        seen = check_guesses(entry, arena, prompts, [pair.made for pair in measured[0]])
+        made = [pair.made for pair in measured[0]]
+        seen = check_guesses(entry, arena, prompts, made)
+        check_text(made)
+    check_untouched(arena)
     rows = [bench.summary(setting, its) for setting, its in zip(settings, measured, strict=True)]
     return sorted(rows, key=lambda row: -row.speed_up), seen
 

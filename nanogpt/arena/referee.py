@@ -31,17 +31,19 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split
-from nanogpt.generate import Generation, Round
+from nanogpt.drafts.parallel import depths_of
+from nanogpt.generate import Generation
 from nanogpt.measure.bench import POLICIES, RULES
 from nanogpt.measure.clock import clock, prompts_of
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.checks import check_joint, check_same_text, contexts, parents_of
+from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.proof.statistics import LEVEL, by_rank, p_value, score
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, Draft, speculative_generate
 from nanogpt.targets.fused import TARGETS
 from nanogpt.trees.loop import TREE, tree_generate
-from nanogpt.trees.tree import Proposer, Tree
+from nanogpt.trees.tree import Proposer, Tree, TreeRound
 
 FRESH = "nanogpt arena --new"  # what writes a file to begin with
 USUAL_K = 4  # of a file that does not say it
@@ -164,10 +166,15 @@ def check_options(entry: Entry, window: int) -> None:
         raise Refused(f"POLICY is {policy!r}; it must be one of {known}, and K left out beside it")
 
 
+def weights_of(target: GPTLanguageModel) -> list[Tensor]:
+    """All tensors that it computes with, those that are made of its parameters as well."""
+    made = [x for x in vars(target).values() if isinstance(x, (Tensor, list))]
+    return [*target.state_dict().values(), *(t for x in made for t in x)]
+
+
 def check_untouched(arena: Arena) -> None:
     """Raise Refused unless the target's weights are what they were."""
-    weights, kept = arena.target.state_dict(), arena.untouched.state_dict()
-    if not all(torch.equal(weights[name], kept[name]) for name in kept):
+    if not all(map(torch.equal, weights_of(arena.target), weights_of(arena.untouched))):
         raise Refused("it changes the target's weights; copy.deepcopy(target) before training")
 
 
@@ -203,6 +210,8 @@ def judge(entry: Entry, arena: Arena) -> Iterator[tuple[str, str]]:
         if not entry.proposes:
             yield "q", check_q(entry, arena)
         yield "guesses", check_again(entry, arena)
+        if not entry.proposes and getattr(entry.draft.draw, "__func__", None) is not Draft.draw:
+            yield "claims", check_claims(entry, arena)
         yield "exact", check_exact(entry, arena)
         n, own = arena.target.config.block_size, functools.partial(decode, entry)
         for prompt in prompts_of(arena.held_out, 3):  # each over a restart of the window
@@ -224,9 +233,16 @@ def decode(entry: Entry, target, draft, prompt, n: int, K: int, sampling, rng) -
 def checked(step: Callable, V: int) -> Callable:
     """A draft step whose guesses are looked at before they are verified: raises Refused."""
 
-    def draft(*how):
-        guesses = step(*how)
-        tokens, q = (guesses.tokens, guesses.q) if isinstance(guesses, Tree) else guesses
+    def draft(own, text, most, *how):
+        before = list(text.tokens)
+        guesses = step(own, text, most, *how)
+        if text.tokens != before:
+            raise Refused("it changes the context that it is given; copy it with list(…)")
+        tree = isinstance(guesses, Tree)
+        tokens, q = (guesses.tokens, guesses.q) if tree else guesses
+        wanted = min(most, text.room)
+        if len(tokens) > wanted and not tree:
+            raise Refused(f"it guesses {len(tokens)} tokens ahead; {wanted} at most are wanted")
         strange = [x for x in tokens if not isinstance(x, int) or not 0 <= x < V]
         if strange:
             raise Refused(f"it guesses {strange[0]!r:.40}; a token is an int in 0 … {V - 1}")
@@ -368,14 +384,6 @@ def guessed(made: Sequence[Generation]) -> list[list[int]]:
     return [list(r.candidates) for text in made for r in text.rounds]
 
 
-def depths_of(r: Round) -> list[int]:
-    """How many guesses lie before each, on its way from the current token."""
-    depths = [-1]  # the current token's
-    for parent in parents_of(r):
-        depths.append(depths[parent + 1] + 1)
-    return depths[1:]
-
-
 def check_guesses(
     entry: Entry, arena: Arena, prompts: Sequence[list[int]], made: Sequence[Generation]
 ) -> str:
@@ -388,7 +396,9 @@ def check_guesses(
     if not tokens:
         return "no guesses"
     q, came = torch.cat([r.draft_probs for text in made for r in text.rounds]), torch.tensor(tokens)
-    depth = torch.tensor([d for text in made for r in text.rounds for d in depths_of(r)])
+    depth = torch.tensor(
+        [d for text in made for r in text.rounds for d in depths_of(parents_of(r))]
+    )
     seen = []
     for at in (depth >= d for d in depth.unique()):  # all of them, then those from the second on, …
         for cells, (rows, cell) in {"token": (q, came), "rank": by_rank(q, came)}.items():
@@ -411,8 +421,44 @@ def check_guesses(
     return f"of {len(tokens)} guesses {', '.join(seen[:2])}"
 
 
+def check_text(made: Sequence[Generation]) -> None:
+    """The tokens of texts at temperature 1 come as often as the target's p says. Raises Refused."""
+    rounds = [r for text in made for r in text.rounds]
+    paths = [r.path if isinstance(r, TreeRound) else range(r.n_accepted) for r in rounds]
+    p = [r.target_probs[[0, *(i + 1 for i in path)]] for r, path in zip(rounds, paths, strict=True)]
+    came = torch.tensor([token for r in rounds for token in r.emitted])
+    for rows, cell in ((torch.cat(p), came), by_rank(torch.cat(p), came)):
+        statistic, freedom = score(rows, cell)
+        if p_value(statistic, max(1, freedom)) < LEVEL:
+            raise Refused(f"its text is not drawn from the target's p: χ² is {statistic:.0f}")
+
+
 class TooMany(Exception):
     """More branches than an enumeration may have."""
+
+
+def check_claims(entry: Entry, arena: Arena) -> str:
+    """`draw` draws its guess from the q that it claims, by enumeration of one. Raises Refused."""
+    runs, context = itertools.count(1), arena.held_out[:20].tolist()
+
+    def program(rng) -> tuple:
+        if next(runs) > MOST_RUNS:
+            raise TooMany
+        tokens, q = entry.draft.fresh().draw(list(context), 1, Sampling(), rng)
+        return tokens[0], float(q[0, tokens[0]])
+
+    try:
+        outcomes = enumerate_outcomes(program)
+    except TooMany:
+        return "too many branches to enumerate a guess; the χ² stands alone"
+    for (token, q), chance in outcomes.items():
+        if abs(chance - q) > 1e-12:
+            raise Refused(
+                f"draw claims q = {q:.3g} for {arena.tokenizer.decode([token])!r} "
+                f"{quoted(context, arena)}, and draws it with probability {chance:.3g}: return the "
+                "q that was drawn from, by rng.categorical(q)"
+            )
+    return f"a guess has the q that it claims, by enumeration of {len(outcomes)}"
 
 
 def check_exact(entry: Entry, arena: Arena) -> str:

@@ -128,7 +128,6 @@ def with_errors(
     xlabel: str,
     ylabel: str,
     level: tuple[str, float] | None = None,
-    guess: float | None = None,
 ) -> Picture:
     """One line per entry, (values, errors), with a bar of one standard error at each point.
 
@@ -140,8 +139,6 @@ def with_errors(
         axes.errorbar(x, y, error, label=label, **look)
     if level is not None:
         axes.axhline(level[1], color=GREY, linewidth=1, linestyle="--", label=level[0])
-    if guess is not None:
-        axes.axhline(guess, color="black", linestyle=":", label=f"your guess: {guess:g}")
     axes.set_ylim(0, 1)
     axes.figure.legend(loc="outside lower left", ncols=3)
     return axes.figure

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -26,7 +26,7 @@ from nanogpt.data import DATA_DIR, CharTokenizer
 from nanogpt.generate import check_whole
 from nanogpt.model import FeedForward, GPTConfig, GPTLanguageModel, causal_mask
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side
+from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 EXITS = DATA_DIR / "checkpoints" / "exits.safetensors"
 LAYERSKIP = DATA_DIR / "checkpoints" / "layerskip.safetensors"
@@ -191,25 +191,34 @@ def go_on_in_place(past_kvs, lower, target, x: Tensor, depth: int):
     return streams, new_kvs
 
 
+class Halfway:
+    """A target for the pass over a BegunTree: what has been through its first blocks goes on."""
+
+    def __init__(self, target, begun: Begun):
+        self.target, self.begun = target, begun
+
+    def __getattr__(self, name):
+        return getattr(self.target, name)
+
+    def states(self, idx: Tensor, pos, past_kvs, attn_mask) -> tuple[list, KVCache]:
+        """As the target's, of a chain; the streams below the last of the first blocks are None."""
+        depth, stream, lower = self.begun
+        (*_, x), lower = self.target.states(idx[:, -1:], past_kvs=lower, depth=depth)
+        x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
+        streams, new_kvs = go_on(past_kvs, lower, self.target, x, depth)
+        return [None] * (depth - 1) + [x, *streams], new_kvs
+
+
 def going_on(verify: Callable) -> Callable:
     """The step `verify`, but what has been through the first blocks goes on from there.
 
-    That is a BegunTree after at least one cached token. verify: as `trees.loop.verify_tree`.
+    That is a BegunTree after at least one cached token, all of the text before it being read.
     """
 
-    @torch.no_grad()
-    def verified(target, text: ReadText, tree: Tree, sampling, layers: Sequence[int] | None = None):
-        if not isinstance(tree, BegunTree) or text.past_kvs is None:
-            return verify(target, text, tree, sampling, layers)
-        depth, stream, lower = tree.begun
-        last = torch.tensor([tree.tokens[-1:]], device=target.device)
-        (*_, x), lower = target.states(last, past_kvs=lower, depth=depth)
-        x = torch.cat([stream, x], dim=1)  # from here on, all T tokens
-        streams, new_kvs = go_on(text.past_kvs, lower, target, x, depth)
-        streams = [None] * (depth - 1) + [x, *streams]
-        hidden = target.ln_f(streams[-1])[0]
-        seen = side_by_side(streams, layers)[0] if layers else hidden
-        return sampling.probs(target.lm_head(hidden)), seen, new_kvs
+    def verified(target, text: ReadText, tree: Tree, *how):
+        if isinstance(tree, BegunTree) and text.past_kvs is not None and not text.unread:
+            target = Halfway(target, tree.begun)
+        return verify(target, text, tree, *how)
 
     return verified
 
@@ -218,7 +227,8 @@ class EarlyExitDraft(Proposer):
     """Guesses a chain with the target's first `depth` blocks and a head on top of them.
 
     head: streams (..., C) -> logits (..., V). K: the most tokens a round. What the blocks wrote
-    travels in the tree, a BegunTree; `going_on` is the step that makes use of it.
+    travels in the tree, a BegunTree. `going_on` makes use of it; without that step, the pass runs
+    these blocks again: the same text, later.
     Raises ValueError for a depth that the target does not have, or K < 1.
     """
 

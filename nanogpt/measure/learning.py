@@ -128,14 +128,13 @@ def serve(
     seed: int,
     requests: int = 12,
     n: int = 96,
-    rows: int = 4,
     write: Callable[[int, RandomSource], str] = program,
 ) -> list[Seen]:
-    """The rounds of a server that completes `requests` texts by n letters, `rows` at a time.
+    """The rounds of a server that completes `requests` texts by n letters, four at a time.
 
     Each begins with the first 16 letters of a text that `write` makes up.
     """
-    limits, rng = Limits(max_num_seqs=rows, prefill_chunk=32), RandomSource(seed)
+    limits, rng = Limits(max_num_seqs=4, prefill_chunk=32), RandomSource(seed)
     server = Server(target, drafter, limits=limits, seed=seed)
     for _ in range(requests):
         server.submit(tokenizer.encode("\n" + write(1, rng))[:16], n)
@@ -211,10 +210,10 @@ LOSSES: dict[str, tuple[Loss, bool]] = {  # and whether its rows are the tokens 
 
 
 @torch.no_grad()
-def sampled(target, n: int, T: int, seed: int, first: int = 0) -> tuple[Tensor, Tensor]:
-    """n texts (n, T+1) by the target, all from one token, and its p (n, T, V) of what follows."""
+def sampled(target, n: int, T: int, seed: int) -> tuple[Tensor, Tensor]:
+    """n texts (n, T+1) by the target, all from token 0, and its p (n, T, V) of what follows."""
     random, past_kvs, probs = Uniforms.generator(seed), None, []
-    texts = torch.full((n, 1), first)
+    texts = torch.zeros(n, 1, dtype=torch.int64)
     for _ in range(T):
         logits, _, past_kvs = target(texts[:, -1:], past_kvs=past_kvs)
         probs.append(Sampling().probs(logits[:, -1]))
@@ -241,8 +240,8 @@ def trained(
 
 
 @torch.no_grad()
-def kept(net: GPTLanguageModel, texts: Tensor, probs: Tensor, K: int = 3) -> tuple[float, float]:
-    """α, Σ min(p, q) over all places of the texts, and the tokens that a pass over K guesses makes.
+def kept(net: GPTLanguageModel, texts: Tensor, probs: Tensor) -> tuple[float, float]:
+    """α, Σ min(p, q) over all places of the texts, and the tokens that a pass over 3 guesses makes.
 
     A chain of guesses x is drawn with probability Π q(x), and kept with Π min(1, p/q): Σ over all
     chains of Π min(p, q) is the mean of Π min(1, q/p) over texts by the target. No coin is tossed.
@@ -252,7 +251,7 @@ def kept(net: GPTLanguageModel, texts: Tensor, probs: Tensor, K: int = 3) -> tup
     log_q = net(texts[:, :-1])[0].double().log_softmax(-1)
     came = texts[:, 1:, None]
     ratio = (log_q.exp().gather(-1, came) / probs.gather(-1, came)).clamp_max(1)[..., 0]
-    chains = ratio.unfold(1, K, 1).cumprod(-1)  # (n, T-K+1, K)
+    chains = ratio.unfold(1, 3, 1).cumprod(-1)  # (n, T-2, 3)
     return float(overlap(log_q, probs).mean()), 1 + float(chains.mean((0, 1)).sum())
 
 
@@ -267,6 +266,3 @@ def by_loss(
         name: kept(trained(net, loss, texts, alone if hard else probs, updates, rate), *fresh)
         for name, (loss, hard) in LOSSES.items()
     }
-
-
-# The judge

@@ -429,7 +429,7 @@ class Replay(Server):
         pool = None
         if limits.num_blocks is not None and limits.block_size > 1:
             pool = BlockPool(config, limits.num_blocks, limits.block_size, torch.zeros(1))
-            limits = replace(limits, num_blocks=None)  # the pool's
+            limits = replace(limits, num_blocks=None, block_size=1)  # the pool's
         target = SimpleNamespace(config=config, cache=pool)
         super().__init__(target, Told(), limits=limits, clock=Virtual(), seed=0, **how)
         self.traces, self.step_time = traces, step_time

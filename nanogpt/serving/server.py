@@ -43,8 +43,8 @@ class Limits:
 
     max_num_seqs: requests that run. max_num_batched_tokens: tokens that a pass computes, one at
     least for each of them; prefill_chunk: of one request's prompt, so that a long one holds nobody
-    up. num_blocks: blocks of block_size places for tokens, in all caches together; by default a
-    window for each request. Raises ValueError for numbers that are out of range.
+    up. num_blocks: blocks of block_size places for tokens, in all caches together, handed out one
+    by one; by default a window for each request. Raises ValueError for numbers out of range.
     """
 
     max_num_seqs: int = 32
@@ -275,6 +275,11 @@ def memory_of(
     guesses: places beside each window. Raises ValueError for num_blocks beside a pool.
     """
     pool = getattr(target, "cache", None)
+    if limits.block_size != 1 and (limits.num_blocks is None or isinstance(pool, BlockPool)):
+        raise ValueError(
+            f"block_size is {limits.block_size}: it goes with num_blocks, and a target's pool has "
+            "blocks of its own size"
+        )
     if not isinstance(pool, BlockPool):
         if limits.num_blocks is not None:
             return Slots(limits.num_blocks * limits.block_size)
@@ -378,9 +383,9 @@ class Server:
         most = self.most_guesses(what)
         self.draft: Proposer | None = None
         if draft is not None:
-            check_vocabulary(draft.vocab_size, self.V)
             self.draft = lifted(draft, most)
             check_target(self.draft, target)
+            check_vocabulary(self.draft.vocab_size, self.V)
         elif most:
             raise ValueError(f"{what} is {most} and there is no draft; give one, or K = 0")
         self.layers = None if self.draft is None else self.draft.layers
