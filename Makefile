@@ -7,13 +7,13 @@ BIN := .venv/bin
 # Arguments for JupyterLab. No browser is opened where there is no screen; the URL is printed anyway.
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
-# The reader's own copy of the chapters, if there is one.
-CHAPTERS_IN := $(if $(wildcard my_notebooks/00_start_here.ipynb),my_notebooks,notebooks)
 
 .PHONY: lab test tiny test-all rest demo bench notebooks minutes book browser check lint
+# The reader works in a copy, without outputs: no prediction is answered before it is made.
 lab: .venv/installed
 	$(BIN)/nanogpt data
-	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/$(CHAPTERS_IN)/00_start_here.ipynb
+	$(BIN)/nanogpt course --copy my_notebooks
+	$(BIN)/jupyter lab $(LAB) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
 
 test: .venv/installed
 	$(BIN)/python -m pytest
@@ -32,7 +32,7 @@ rest: .venv/installed
 demo: .venv/installed
 	$(BIN)/nanogpt demo $(DEMO)
 
-# The long tour of the README: make bench BENCH=--all
+# The long tour, book/measured.md: make bench BENCH=--all
 bench: .venv/installed
 	$(BIN)/nanogpt bench $(BENCH)
 

@@ -15,7 +15,7 @@ extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "forms"]
 nb_execution_mode = "off"  # what was stored is what is shown
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["README.md"]  # its parts are in index.md and run.md
+exclude_patterns = ["README.md"]  # its parts are in index.md
 
 default_role = "literal"  # `x` in a docstring, as in Markdown
 autodoc_member_order = "bysource"

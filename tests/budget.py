@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 28146,
-    "lines of the tests": 37893,
-    "words of README": 4515,
-    "words of the series": 111140,
-    "lines of code of the series": 17932,
+    "lines of the package": 28151,
+    "lines of the tests": 37911,
+    "words of README": 1499,
+    "words of the series": 110945,
+    "lines of code of the series": 17964,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

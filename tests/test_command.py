@@ -153,7 +153,14 @@ def test_only_the_command_is_run_as_a_program():
     assert own == {"__main__.py": ["__name__ ==", "sys.exit"]}
 
 
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "book/run.md"]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "data/README.md",
+    "book/run.md",
+    "book/measured.md",
+]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -187,6 +194,6 @@ def test_every_option_that_a_page_names_is_the_commands_own(name, capsys):
 
 
 def test_options_are_found_where_pages_show_them():
-    assert ("export", ["--out", "--draft"]) in shown("README.md")
+    assert ("export", ["--out", "--draft"]) in shown("book/run.md")
     [size] = [options for word, options in shown("notebooks/28_sizing.ipynb") if word == "size"]
     assert {"--target", "--draft", "--gpu"} <= set(size)

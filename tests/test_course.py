@@ -714,11 +714,17 @@ def test_a_copy_takes_what_is_missing_and_overwrites_nothing(tmp_path, monkeypat
     monkeypatch.setattr(command, "PROJECT", tmp_path)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "notebooks", STUB)
+    stored = tmp_path / "notebooks" / "05_toy.ipynb"
+    text = stored.read_text(encoding="utf-8")
+    stored.write_text(text.replace('"outputs": []', '"outputs": ["shown"]'), encoding="utf-8")
     (tmp_path / "notebooks" / "pictures").mkdir()
     assert said(["--copy", "my/copy"], capsys) == [
         "my/copy: 1 chapters copied, 0 left as they were"
     ]
     mine = tmp_path / "my" / "copy" / "05_toy.ipynb"
+    cells = [json.loads(p.read_text(encoding="utf-8"))["cells"] for p in (stored, mine)]
+    assert all(a["source"] == b["source"] for a, b in zip(*cells, strict=True))
+    assert "shown" in str(cells[0]) and "shown" not in str(cells[1]), "a copy spoils nothing"
     mine.write_text("my own", encoding="utf-8")
     write(tmp_path / "notebooks", STUB, name="06_new.ipynb")
     said(["--copy", "my/copy"], capsys)
@@ -737,9 +743,9 @@ def test_links_of_a_chapter_lead_somewhere_from_a_copy_beside_the_course():
             assert link.removesuffix(".ipynb") in NAMES or beside.exists(), f"{path.name}: {link}"
 
 
-def test_git_leaves_the_readers_copy_alone_and_the_readme_says_how_to_make_one():
+def test_git_leaves_the_readers_copy_alone_and_a_page_says_how_to_make_one():
     assert f"{command.COPY}/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "book" / "run.md").read_text(encoding="utf-8").splitlines()
     assert f"nanogpt course --copy {command.COPY}" in lines
 
 

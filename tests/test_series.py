@@ -325,19 +325,20 @@ def test_the_map_and_the_readme_list_every_chapter():
 
 
 def shorter_ways():
-    """{name: (what to read, what to take on trust)} of the README's ways through the series."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    trust = dict(re.findall(r"(?m)^- \*(.+?)\*: (.+)$", readme))
-    rows = re.findall(r"(?m)^\| (an? .+?) \| (.*\b\d\d\b.*) \| \d+ h \|$", readme)
-    rows = [(name[0].upper() + name[1:], what) for name, what in rows]
-    return {name: (what, trust.get(name, "")) for name, what in rows}
-
-
-def test_the_map_and_the_readme_offer_the_same_ways_and_ask_the_same_trust():
+    """{name: (what to read, what to take on trust)} of the map's ways through the series."""
     start = "\n".join(c.source for c in cells(START, "markdown"))
-    offered = dict(re.findall(r"(?m)^- \*([^*.]+)\*: (.+)$", start))
-    said = {name: f"{what}. *On trust:* {why}" for name, (what, why) in shorter_ways().items()}
-    assert len(said) == 4 and offered == said
+    ways, trust = start.split("on trust</summary>")
+    said = r"(?m)^- \*(An?\b[^*.]+)\*: (.+)\.$"
+    return {
+        name: (what, dict(re.findall(said, trust))[name]) for name, what in re.findall(said, ways)
+    }
+
+
+def test_the_map_and_the_readme_offer_the_same_ways():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"(?m)^\| (an? .+?) \| (.*\b\d\d\b.*) \| \d+ h \|$", readme))
+    offered = {name[0].lower() + name[1:]: what for name, (what, _) in shorter_ways().items()}
+    assert len(offered) == 4 and offered == rows
 
 
 def numbers(text):
@@ -356,10 +357,13 @@ def test_a_shorter_way_says_what_its_chapters_need_of_those_that_it_skips(name):
         assert numbers(links) <= numbers(read) | told, f"{name}: chapter {number} needs {links}"
 
 
-def test_the_readmes_results_are_the_shipped_targets():
+def test_the_measured_results_are_the_shipped_targets_and_the_readmes_are_among_them():
     facts = checkpoint.read_header(checkpoint.TARGET)["facts"]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"{facts['val_loss']:.4f}" in readme and f"{facts['seconds'] / 60:.1f} minutes" in readme
+    measured = (ROOT / "book" / "measured.md").read_text(encoding="utf-8")
+    assert f"{facts['val_loss']:.4f}" in measured
+    assert f"{facts['seconds'] / 60:.1f} minutes" in measured
+    told = re.findall(r"[\d.]+× \(.+?\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(told) == 8 and all(speed in measured for speed in told)
 
 
 @every_notebook

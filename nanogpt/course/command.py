@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -56,7 +57,7 @@ def folder_of(given: Path | None) -> Path:
 
 
 def copy(folder: Path) -> None:
-    """Copy the course's chapters into a folder, those that are not there.
+    """Copy the course's chapters, without what their cells show, into a folder: those not there.
 
     Raises ValueError if there is nothing to copy, or the folder is the course's own.
     """
@@ -69,7 +70,11 @@ def copy(folder: Path) -> None:
     new = [path for path in paths(own) if not (folder / path.name).exists()]
     for path in new:
         part = folder / f"{path.name}.part"  # if the disk is full, no half of a chapter is left
-        shutil.copyfile(path, part)
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell |= {"outputs": [], "execution_count": None}
+        part.write_text(json.dumps(notebook, indent=1, ensure_ascii=False), encoding="utf-8")
         part.replace(folder / path.name)
     kept = len(paths(own)) - len(new)
     print(f"{folder}: {len(new)} chapters copied, {kept} left as they were")
@@ -243,7 +248,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="nanogpt course", description=__doc__)
     add, either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     either("chapter", nargs="?", type=number, help="one of them, as in 05: what its judges say")
-    how = "copy the course's chapters into this folder, those that are not in it, and do no more"
+    how = "copy the chapters, without outputs, into this folder, those not in it, and do no more"
     either("--copy", type=Path, metavar="FOLDER", help=how)
     add("--notebooks", type=Path, metavar="FOLDER", help="where your notebooks are")
     how = "what an answer may compute before it is given up, default: %(default)g"

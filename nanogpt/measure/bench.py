@@ -7,7 +7,7 @@ Prompts are from the validation split; drafts (and seeds) are ready before the c
 their building is shown apart. Of blocks it also says, without a clock and without a coin, how many
 tokens one brings on average: that tells two drafts apart long before the seconds do.
 
-`nanogpt bench` takes a short tour, `--all` the long one of the README. With --target,
+`nanogpt bench` takes a short tour, `--all` the long one of book/measured.md. With --target,
 --draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
 distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take.
 
