@@ -14,8 +14,8 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 28151,
-    "lines of the tests": 37911,
+    "lines of the package": 28183,
+    "lines of the tests": 37961,
     "words of README": 1499,
     "words of the series": 110945,
     "lines of code of the series": 17964,

@@ -52,10 +52,16 @@ def judge(mine: Callable) -> None:
                 f"{where}: the draft guessed {most} tokens before one pass; a round has at most "
                 f"K = {K} candidates"
             )
-            assert draft is not oneself or n < 12 or len(target.passes) <= 6, (
+            assert draft is not oneself or n < 12 or len(target.passes) <= 4, (
                 f"{where}: every guess was right, but you made {len(target.passes)} passes where "
                 "3 would do: one pass checks all candidates of a round"
             )
+            assert draft is not oneself or n < 12 or most == K, (
+                f"{where}: every guess was right, but no round has more than {most}; there may be "
+                f"K = {K}"
+            )
+            wasted = read_again(target, len(prompt), K)
+            assert not wasted, f"{where}: the text is right, but {wasted}"
     small, table = toy_target(2, 32, seed=7), random_draft(2)
     for K, sampling in ((2, Sampling()), (1, Sampling(0.5))):
 
@@ -117,6 +123,20 @@ class Asked(Draft):
                     f"but the text so far is {so_far}: it must see the whole text so far"
                 )
         return ""
+
+
+def read_again(target: Watched, n_prompt: int, K: int) -> str:
+    """What the first pass wastes that reads more than the current token and K guesses, or ""."""
+    seen = 0  # tokens that some pass has read
+    for i, (given, past_kvs) in enumerate(target.passes):
+        if seen >= n_prompt - 1 and i and len(given) > K + 1:
+            return (
+                f"pass {i + 1} of the target reads {len(given)} tokens on a cache of "
+                f"{cache_length(past_kvs)}, where {K + 1} would do: keep what a pass has read, the "
+                "current token's entry and those of the accepted candidates"
+            )
+        seen = max(seen, cache_length(past_kvs) + len(given))
+    return ""
 
 
 def new_tokens(made, n: int, prompt: list[int]) -> list[int]:

@@ -15,11 +15,11 @@ from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.decoders import decoder
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture
-from nanogpt.speculative import residual, speculative_generate
+from nanogpt.speculative import accept_reject, residual, speculative_generate
 
 
 def judge(mine: Callable) -> None:
-    """Judges a check of a decoder (chapter 08): it takes three right ones and refuses five wrong.
+    """Judges a check of a decoder (chapter 08): it takes three right ones and refuses six wrong.
 
     Raises AssertionError if it refuses a right one, never fails, or looks at too little.
     """
@@ -82,6 +82,15 @@ def one_draw(candidates, draft_probs, target_probs, rng) -> list[int]:
     return [*candidates, rng.categorical(p[len(candidates)])]
 
 
+def too_kind(candidates, draft_probs, target_probs, rng) -> list[int]:
+    """A wrong accept_reject: a rejected guess is kept after all, once in a thousand times."""
+    kept = accept_reject(candidates, draft_probs, target_probs, rng)
+    n = len(kept) - 1
+    if n < len(candidates) and rng.bernoulli(0.001):
+        return [*candidates[: n + 1], rng.categorical(target_probs[n + 1])]
+    return kept
+
+
 def first_token_anew(target, draft, prompt_tokens, max_new_tokens, *rest, **named):
     """A wrong decoder: each position's letters are spread as they should be, but not the texts."""
     made = speculative_generate(target, draft, prompt_tokens, max_new_tokens, *rest, **named)
@@ -90,7 +99,7 @@ def first_token_anew(target, draft, prompt_tokens, max_new_tokens, *rest, **name
 
 
 def biased_decoders() -> list[tuple]:
-    """Five wrong decoders: what each does, the decoder, what a check that passes it should ask."""
+    """Six wrong decoders: what each does, the decoder, what a check that passes it should ask."""
 
     def resampling_right(i, p, q):
         return residual(p, q)
@@ -109,9 +118,11 @@ def biased_decoders() -> list[tuple]:
         ("a decoder that draws the bonus token one row too early",
          resampling_right, lambda p: p[max(0, len(p) - 2)], bonus),
     ]  # fmt: skip
+    exact = "How far off may its probabilities be? Rounding needs no more than 1e-9."
     late = decoder(trim=lambda kvs, n, before: trim_kv_cache(kvs, n + 1, before))
     return [
         *((name, decoder(accept=ends_with(*draws)), look) for name, *draws, look in kinds),
+        ("a decoder that keeps one guess in a thousand too many", decoder(accept=too_kind), exact),
         ("a decoder whose cache keeps a rejected token", late, "Is there time for a second round?"),
         (
             "a decoder whose letters are right position by position, but not its texts",

@@ -38,7 +38,7 @@ def judge(mine: Callable) -> None:
         "leaning to one": [[0.85, 0.15, 0, 0]],
         "sure, then wavering, in turn": [[1.0, 0, 0, 0], [0.5, 0.5, 0, 0]],
     }
-    for budget in (2.0, 0.5, 1.5):
+    for budget in (2.0, 0.5, 1.5, 0.0):  # at 0, who is sure drafts on
         policy = mine(budget)
         assert callable(policy), f"my_by_entropy({budget}) is {policy!r}, not a policy: a function"
         for name, q in rows.items():
@@ -91,6 +91,7 @@ def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
             "is the first token's entropy counted, too?",
             lambda i: sums[i] - costs[0] > budget,
         ),
+        ("the sum may be as large as the budget", lambda i: sums[i] >= budget),
         ("0 · log 0 is NaN in floats, and counts 0", lambda i: i > 0),
     ):
         if n == first(wrong) != right:

@@ -36,7 +36,6 @@ RIGHT = {
         LOOP,
         loop(*ONCE),
         loop(*PREFILLED),  # a pass more, for the prompt alone
-        loop("len(emitted), n)", "len(emitted) - 1, n)"),  # what it cuts too much is read again
         # always K guesses, and the text cut at the end; drafts and trims by hand
         """
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
@@ -70,20 +69,6 @@ def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sam
         new = accept_reject(candidates, torch.cat(rows), p, rng)
         text, n = torch.cat([text, torch.tensor(new)]), n + len(new)
     return text[len(prompt_tokens) :].numpy()
-""",
-        # one round per call, the cache made anew each time; a tensor comes back
-        """
-def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
-    if max_new_tokens == 0:
-        return torch.tensor([], dtype=torch.int64)
-    tokens = torch.tensor(prompt_tokens).tolist()
-    candidates, q = draft_tokens(draft, tokens, min(K, max_new_tokens - 1), sampling, rng)
-    kvs = prefill(target, tokens[:-1])
-    p, _ = verify_candidates(target, tokens[-1], candidates, kvs, sampling)
-    emitted = accept_reject(candidates, q, p, rng)
-    left = max_new_tokens - len(emitted)
-    rest = my_speculative_generate(target, draft, tokens + emitted, left, K, sampling, rng)
-    return torch.cat([torch.tensor(emitted), rest])
 """,
     ],
     1: [
@@ -184,6 +169,33 @@ WRONG = {
             loop("k = min(K, end - len(tokens) - 1)", "k = 0"),
             "one pass checks all candidates",
         ),
+        (loop("k = min(K, end", "k = min(1, end"), "you made 6 passes where 3 would do"),
+        (loop("k = min(K, end", "k = min(K - 1, end"), "there may be K = 3"),
+        (  # what it cuts too much is read again
+            loop("len(emitted), n)", "len(emitted) - 1, n)"),
+            "reads 5 tokens on a cache of 2, where 4 would do",
+        ),
+        (  # what the prompt's pass read is never kept
+            loop("len(emitted), n)", "len(emitted), cache_length(past_kvs))"),
+            "where 4 would do: keep what a pass has read",
+        ),
+        (loop("trim_kv_cache(new_kvs, len(emitted), n)", "None"), "where 4 would do"),  # no cache
+        (  # one round per call, the cache made anew each time
+            """
+def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
+    if max_new_tokens == 0:
+        return torch.tensor([], dtype=torch.int64)
+    tokens = torch.tensor(prompt_tokens).tolist()
+    candidates, q = draft_tokens(draft, tokens, min(K, max_new_tokens - 1), sampling, rng)
+    kvs = prefill(target, tokens[:-1])
+    p, _ = verify_candidates(target, tokens[-1], candidates, kvs, sampling)
+    emitted = accept_reject(candidates, q, p, rng)
+    left = max_new_tokens - len(emitted)
+    rest = my_speculative_generate(target, draft, tokens + emitted, left, K, sampling, rng)
+    return torch.cat([torch.tensor(emitted), rest])
+""",
+            "where 4 would do",
+        ),
         (  # more candidates than it may have
             loop("k = min(K, end", "k = min(K + 3, end"),
             "a round has at most K = 3 candidates",
@@ -216,6 +228,16 @@ def my_unseen(rounds):
         ),
     ],
     2: [
+        (  # the first stop of the set, not of the block
+            """
+def my_until_stop(emitted, stop_tokens):
+    for stop in sorted(stop_tokens):
+        if stop in emitted:
+            return emitted[: emitted.index(stop) + 1]
+    return emitted
+""",
+            "block [7, 6, 5], stops [6, 7]: [7, 6] instead of [7]",
+        ),
         (  # without the stop token itself
             """
 def my_until_stop(emitted, stop_tokens):

@@ -159,6 +159,17 @@ WRONG = {
             """
 def my_check(generate):
     target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    got = enumerate_outcomes(
+        lambda rng: tuple(generate(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens)
+    )
+    assert total_variation(got, exact_continuations(target, 3, Sampling())) < 0.01
+""",
+            "one guess in a thousand too many. How far off may its probabilities be?",
+        ),
+        (
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
     for seed in range(20):  # the same seed need not give the same text
         right = speculative_generate(target, draft, [0, 1], 6, 2, Sampling(), RandomSource(seed))
         made = generate(target, draft, [0, 1], 6, 2, Sampling(), RandomSource(seed))

@@ -109,6 +109,23 @@ WRONG = {
         (
             """
 def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent < budget
+
+        return 16, more
+
+    return policy
+""",
+            "the sum may be as large as the budget: 16 would be right",
+        ),
+        (
+            """
+def my_by_entropy(budget):
     spent = 0.0
 
     def policy(rounds):
