@@ -15,8 +15,8 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 28183,
-    "lines of the tests": 37961,
-    "words of README": 1499,
+    "lines of the tests": 37975,
+    "words of README": 1500,
     "words of the series": 110945,
     "lines of code of the series": 17964,
 }

@@ -19,6 +19,8 @@ from series import (
     prose_decimals,
 )
 
+from nanogpt import theory
+
 CHAPTERS = {path.stem[:2]: path for path in NOTEBOOKS}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "book").glob("*.md"))]
 
@@ -33,6 +35,18 @@ def test_the_readme_and_chapter_00_lead_to_these_pages():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in ("questions", "glossary", "test_yourself"):
         assert f"(book/{name}.md)" in readme and f"(../book/{name}.md)" in prose(NOTEBOOKS[0])
+
+
+def test_the_grid_of_the_summary_is_the_equations():
+    text = (ROOT / "book" / "summary.md").read_text(encoding="utf-8")
+    head, _, *rows = re.findall(r"(?m)^\| (.+) \|$", text)
+    costs = [float(c) for c in head.split(" | ")[1:]]
+    for row in rows:
+        alpha, *told = row.split(" | ")
+        for c, said in zip(costs, told, strict=True):
+            K = theory.best_K(float(alpha), c)
+            gain = theory.speed_up(theory.expected_tokens(float(alpha), K), K, c)
+            assert said == f"{K}: {gain:.2f}×"
 
 
 # The glossary
