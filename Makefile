@@ -79,4 +79,6 @@ lint: .venv/installed
 	echo "installing PyTorch, JupyterLab and the rest into .venv: once, a few minutes"; \
 	$(PYTHON) -m venv .venv; \
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series]'; \
+	mkdir -p .venv/share/jupyter/lab/settings; \
+	echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}' > .venv/share/jupyter/lab/settings/overrides.json; \
 	touch $@
