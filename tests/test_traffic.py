@@ -666,6 +666,69 @@ def test_load_replays_a_users_trace_as_it_came(quick, tmp_path, capsys):
     assert f"requests  20: {path}" in capsys.readouterr().out
 
 
+def test_load_writes_what_steps_take_and_reads_it_without_our_models(quick, tmp_path, monkeypatch):
+    """Two calls are on one machine; and the table may be anybody's."""
+    steps, path, found = (tmp_path / name for name in ("steps.json", "trace", "load.json"))
+    path.write_bytes(PUBLIC["Azure's"].encode() + b"2023-11-16 19:00:04,40,3\n" * 4)
+    asked = ["load", str(path), "--alpha", "0.8", "--steps", str(steps), "--json", str(found)]
+    assert main(asked) == 0
+    first = json.loads(found.read_text())
+    assert json.loads(steps.read_text()) == first["step"]
+    monkeypatch.setattr(load.Ours, "loaded", lambda *_: pytest.fail("nothing is measured"))
+    assert main(asked) == 0 and json.loads(found.read_text()) == first
+    told = json.loads(steps.read_text())
+    told["passes"] = [[*size, 10 * seconds] for *size, seconds in told["passes"]]
+    steps.write_text(json.dumps(told))
+    assert main(asked) == 0
+    assert json.loads(found.read_text())["slo"]["tpot"] == pytest.approx(10 * first["slo"]["tpot"])
+
+
+def test_the_slo_and_the_chunk_follow_from_what_a_step_takes():
+    """A pass of 48 tokens takes twice one of a token, and a prompt is read in its parts."""
+    step = StepTime({(1, 1): 1.0, (1, 48): 2.0, (2, 1): 1.0, (2, 48): 2.0}, 0, 0, 0)
+    assert [load.chunk_of(step, budget) for budget in (9, 16, 31, 32, 256)] == [9, 16, 16, 32, 32]
+    steep = StepTime({(1, 1): 1.0, (1, 2): 9.0, (2, 1): 1.0, (2, 2): 9.0}, 0, 0, 0)
+    assert load.chunk_of(steep, 256) == 16
+    slo = load.slo_of([Trace(90, [0]), Trace(102, [0])], step, 48)
+    assert slo == (10 * (2.0 + 2.0), 2.0)
+    assert load.slo_of([Trace(49, [0])], step, 48) == (10 * (2.0 + 1.0), 2.0)
+
+
+def test_load_says_before_it_starts_how_long_it_may_take(quick, capsys, monkeypatch):
+    """By a clock that we know: 40 requests of about 15 steps, at two rates and the limits."""
+    monkeypatch.setattr(load, "clock", lambda do: (0.5, do()))
+    assert main(["load", "--requests", "40", "--rate", "90", "30", "--K", "0", "4"]) == 0
+    steps = 2 + 15, 1 + 20
+    seconds = 0.5 / sum(steps) * sum(steps) * 20 * 6
+    said = f"6 replays of 40 requests, about {load.about(seconds)} on this machine; --requests N"
+    assert said in capsys.readouterr().err
+    assert [load.about(s) for s in (0.1, 119, 121, 7199, 9000)] == [
+        "1 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+    ]
+
+
+def test_what_cannot_be_is_refused_before_a_step_is_measured(tmp_path, monkeypatch, capsys):
+    traces = [Trace(20, [0] * 15)]
+    ours = SimpleNamespace(recorded=lambda _: traces, step_time=lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(load.Ours, "loaded", lambda *_: ours)
+    once, bad = tmp_path / "once.csv", tmp_path / "steps.json"
+    once.write_text("arrival,prompt,output\n1,2,3\n1,2,3\n")
+    bad.write_text("{}")
+    for asked, said in (
+        ([str(once)], "all requests arrive at once; such a trace has no rate (with --burstiness"),
+        (["--capacity", "34"], "the request may need 35 places in the cache, and there are 34"),
+        (["--steps", str(bad)], "is no table of what steps take"),
+        (["--fields", "a", "b", "c"], "--fields are those of a TRACE; give one"),
+        ([str(once), "--fields", "a", "b", "c"], 'once.csv, line 2: "a" is None; give seconds'),
+    ):
+        assert main(["load", *asked]) == 2
+        assert said in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_load_meets_its_limits(quick, tmp_path):
     table = tmp_path / "load.json"
     short = ["--capacity", "64", "--block", "8", "--rows", "4", "--chunk", "8", "--budget", "40"]

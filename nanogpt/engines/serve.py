@@ -314,11 +314,12 @@ def logprobs(tokens: Sequence[int], logs: Tensor, top: int, names: Sequence[str]
 
 
 class HTTPServer(ThreadingHTTPServer):
-    """A thread for each of many connections; of what fails, a line, and none of who has left."""
+    """A thread for each connection, and room for many that knock at once."""
 
     request_queue_size = 1024
 
     def handle_error(self, request, client_address):
+        """Say in one line what failed, unless the client has left."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError):
             print(one_line(error), file=sys.stderr)

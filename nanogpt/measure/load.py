@@ -319,10 +319,11 @@ def chunk_of(step_time: StepTime, budget: int) -> int:
 
 
 def slo_of(traces: Sequence[Trace], step_time: StepTime, chunk: int) -> SLO:
-    """Ten times what the mean prompt takes alone, and for each other token twice a step of one."""
+    """Ten times what the mean prompt takes alone, and twice a step of one token; in two digits."""
     prompt = max(1, round(sum(trace.prompt for trace in traces) / len(traces)))
     parts = [chunk] * (prompt // chunk) + [prompt % chunk] * (prompt % chunk > 0)
-    return SLO(10 * sum(step_time(1, n, 0) for n in parts), 2 * step_time(1, 1, 0))
+    seconds = 10 * sum(step_time(1, n, 0) for n in parts), 2 * step_time(1, 1, 0)
+    return SLO(*(float(f"{one:.2g}") for one in seconds))
 
 
 def test_of(given: argparse.Namespace, read: tuple | None, most: int) -> LoadTest:

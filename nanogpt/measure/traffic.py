@@ -268,7 +268,7 @@ def seconds_of(said, unit: float) -> float | None:
     day = r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)?"
     parts = re.fullmatch(day, said) if isinstance(said, str) else None
     try:
-        to_the_second, fraction, zone = parts.groups("")  # type: ignore[union-attr]
+        to_the_second, fraction, zone = parts.groups("")
         moment = datetime.fromisoformat(to_the_second + (zone.strip("Z") or "+00:00"))
         return moment.timestamp() + float(fraction or 0)
     except (AttributeError, ValueError):  # no date, or none of the calendar
