@@ -387,6 +387,11 @@ def test_the_fields_of_any_other_trace_are_named(unit, size, tmp_path):
             assert arriving == pytest.approx([0, 3])
 
 
+def test_a_date_has_a_fraction_of_a_second_in_as_many_digits_as_it_likes():
+    early, late = (traffic.seconds_of(f"2024-05-10 00:00:0{x}", 1) for x in ("2", "5.2500000"))
+    assert late - early == 3.25
+
+
 @pytest.mark.parametrize(
     "data, said",
     [

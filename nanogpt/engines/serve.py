@@ -330,6 +330,14 @@ def one_line(error: BaseException | None) -> str:
     return " ".join(f"the server failed: {type(error).__name__}: {error}".split())
 
 
+def parsed(data: bytes) -> Any:
+    """A body of JSON. Raises ValueError for any other."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"the body is no JSON: {error}") from None
+
+
 def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
     """What http.server calls for each request."""
 
@@ -354,7 +362,7 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             if not self.asks("/v1/completions"):
                 return self.refuse(404, f"nothing at {self.path}; POST a prompt to /v1/completions")
             try:
-                self.send(200, json.dumps(completions.answer(self.parsed(data), self.gone)))
+                self.send(200, json.dumps(completions.answer(parsed(data), self.gone)))
             except ConnectionError:
                 raise
             except RecursionError:
@@ -367,12 +375,6 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
 
         def asks(self, path: str) -> bool:
             return self.path.partition("?")[0].rstrip("/") == path
-
-        def parsed(self, data: bytes) -> Any:
-            try:
-                return json.loads(data)
-            except ValueError as error:
-                raise ValueError(f"the body is no JSON: {error}") from None
 
         def gone(self) -> bool:
             self.connection.setblocking(False)
