@@ -298,6 +298,8 @@ BOUNDS = [
     *outside(lambda x: Server(TOY).cancel(x), "request", -1, 0, 1),
     *outside(lambda x: open_nanogpt(None, bug=x), "bug", 0, -1, -2, len(BUGS) + 1),
     *outside(lambda x: serve.open_server(x), "bug", 0, -1, -2, len(BUGS) + 1),
+    *outside(lambda x: serve.open_server(K=x), "K", 0, -1, -2, True),
+    *outside(lambda x: serve.open_server(port=x), "port", -1, 70000, True),
     *outside(lambda x: arrivals(x, 2), "rate", 0, -1, math.inf, math.nan),
     *outside(lambda x: arrivals(1, 2, 0, x), "burstiness", 0, -1, math.inf, math.nan),
     *outside(lambda x: on_line(x, [2, 4], [1.0, 2.0]), "measured", 1, 0, -1),

@@ -6,8 +6,6 @@ import json
 import math
 import re
 import threading
-import urllib.error
-import urllib.request
 
 import pytest
 import torch
@@ -386,24 +384,6 @@ def test_a_server_keeps_what_its_requests_ask(draft):
     assert other != free["text"] and not set(other[:9]) & set("ROMEO:\n")
 
 
-def test_what_a_server_does_not_keep_it_refuses():
-    for fields, said in (
-        ({"stream": True}, "does not stream"),
-        ({"structured_outputs": {"regex": "(a"}}, "a ( that nothing closes"),
-        ({"min_p": 2}, "min_p is 2"),
-        ({"stop": ""}, None),
-        ({"stop": [""]}, "a stop string is empty"),
-        ({"logit_bias": {"99": 1}}, "bias or stop names token 99"),
-    ):
-        if said is None:
-            assert answered(fields)["finish_reason"] == "length"
-            continue
-        with pytest.raises(ValueError, match=re.escape(said)):
-            answered(fields)
-    with pytest.raises(ValueError, match="a server with a bug takes no constraints"):
-        answered({"presence_penalty": 1}, bug=STALE)
-
-
 def test_two_requests_at_once_are_answered_one_after_the_other():
     """Drafts keep books of one text: nobody may come in while a text is being written."""
     both, came = threading.Barrier(2), []
@@ -425,28 +405,3 @@ def test_two_requests_at_once_are_answered_one_after_the_other():
     for thread in threads:
         thread.join()
     assert came == ["alone", "alone"]
-
-
-@pytest.mark.parametrize(
-    "fields, said",
-    [
-        ({"repetition_penalty": 0}, "repetition is 0; it must be above 0"),
-        ({"structured_outputs": {"regex": ""}}, "matches the empty text alone"),
-        ({"logprobs": -1}, ""),
-        ({"prompt": ""}, "the prompt is empty"),
-        ({"prompt": "", "echo": True}, ""),
-    ],
-)
-def test_what_is_0_negative_or_empty_is_no_default_and_every_request_has_its_answer(
-    served, fields, said
-):
-    body = json.dumps({"prompt": "O, ", "max_tokens": 2, **fields}).encode()
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(served(draft="none") + "/completions", body, timeout=60)
-    assert refused.value.code == 400
-    assert said in json.loads(refused.value.read())["error"]["message"]
-
-
-def test_what_is_null_is_the_default():
-    null = dict.fromkeys(("repetition_penalty", "structured_outputs", "min_p", "stop", "top_k"))
-    assert answered(null, draft="none") == answered({}, draft="none")

@@ -1,6 +1,12 @@
-"""Batches: a text in a batch is what it is alone, whatever stands beside it."""
+"""Batches: a text is what it is alone, whatever stands beside it. And `nanogpt serve`."""
 
+import contextlib
 import itertools
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
 from dataclasses import replace
 
 import pytest
@@ -9,12 +15,15 @@ from conftest import TINY, make_model, read_text, restarts
 
 from nanogpt.cache import first as first_of
 from nanogpt.course import chapter_23
+from nanogpt.data import CharTokenizer
 from nanogpt.drafts.adaptive import adaptive, by_entropy
 from nanogpt.drafts.eagle import EagleDraft, EagleTree
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.itself import EarlyExitDraft
+from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.protocol import Chain, lifted
 from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.engines import serve
 from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure.costs import batch_times
 from nanogpt.proof.checks import tensors
@@ -530,3 +539,277 @@ def test_no_random_sources_are_none_for_a_row_and_not_the_default():
     for rngs in ([], [RandomSource(0)] * 3):
         with pytest.raises(ValueError, match=f"{len(rngs)} values for 2 prompts"):
             batch_generate(toy_target(7, 8), random_draft(7), [[1], [2]], 3, rngs=rngs)
+
+
+# ---- `nanogpt serve`
+
+
+@contextlib.contextmanager
+def listening(decode=speculative_generate):
+    """A toy behind an address, by this decoder: its completions, and ask(body, path, data).
+
+    ask returns the status and the answer, JSON where it is that; data: the body as it is sent.
+    """
+    target, tokenizer = toy_target(V, WINDOW), CharTokenizer("abcdefg")
+    completions = serve.Completions(decode, target, PromptLookupDraft(V), tokenizer)
+    server = serve.HTTPServer(("127.0.0.1", 0), serve.handler(completions))
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def ask(body=None, path="/v1/completions", data=None):
+        data = json.dumps(body).encode() if data is None and body is not None else data
+        address = f"http://127.0.0.1:{server.server_port}{path}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(address, data), timeout=120) as got:
+                code, said = got.status, got.read().decode()
+        except urllib.error.HTTPError as error:
+            code, said = error.code, error.read().decode()
+        with contextlib.suppress(ValueError):
+            said = json.loads(said)
+        return code, said
+
+    ask.port = server.server_port
+    try:
+        yield completions, ask
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def ask():
+    with listening() as (_, ask):
+        yield ask
+
+
+def refused(answer, said, code=400):
+    """The answer is a refusal in one line that has these words."""
+    assert answer[0] == code and list(answer[1]) == ["error"]
+    line = answer[1]["error"]["message"]
+    assert said in line and len(line.splitlines()) == 1 and len(line) < 200
+    return True
+
+
+NOT_KEPT = {
+    "structured_outputs": [{"json": {"type": "object"}}, {"choice": ["a"]}, {}, "a", {"regex": 1}],
+    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}],
+    "stream": [True, 0, "no"],
+    **{name: ["a+"] for name in ("guided_regex", "guided_json", "guided_choice", "grammar")},
+    **{name: [[0], {}] for name in ("stop_token_ids", "bad_words", "tools", "messages")},
+    **{name: [4, 0.5, True] for name in ("min_tokens", "best_of", "typical_p", "top_a")},
+    **{name: [0] for name in ("max_completion_tokens", "n_predict", "prompt_logprobs", "xtc")},
+    **{key: [-1, 1.5, "1", True, [1], 1e309] for key in ("seed", "n", "max_tokens")},
+    **{key: [-2, 0.5, "5", False, 10**30] for key in ("logprobs", "top_k")},
+    **{key: [-1, "1", True, [], 10**400, -(10**400)] for key in ("temperature", "top_p", "min_p")},
+    **{key: ["0", False, float("nan"), 1e300] for key in ("presence_penalty", "frequency_penalty")},
+    "repetition_penalty": [0, -1, 1e-300, True],
+    "prompt": [
+        None,
+        [],
+        {},
+        3,
+        True,
+        "ab½",
+        [True],
+        [7],
+        [1.0],
+        [-1],
+        ["a", 1],
+        [[0], []],
+        "",
+        [""],
+    ],
+    "stop": [1, True, {}, [1], ["a", None], "", [""], "½"],
+    "logit_bias": [[], "a", {"a": 1}, {"1": "x"}, {"1": 101}, {" 1": 1}, {"1_0": 1}, {"-1": 1}],
+    "echo": [1, "yes", []],
+    "return_token_ids": [1],
+    "model": ["gpt-4", 1, ""],
+    "user": [1],
+}
+
+
+@pytest.mark.parametrize("name", NOT_KEPT)
+def test_what_a_server_does_not_keep_it_refuses_by_name(ask, name):
+    for value in NOT_KEPT[name]:
+        said = name if name not in ("prompt", "stop") else ""  # or by the character, or its token
+        assert refused(ask({"prompt": "ab", "max_tokens": 2, name: value}), said), (name, value)
+
+
+def test_what_cannot_be_together_or_would_take_too_long_is_refused(ask):
+    for fields, said in (
+        ({"logprobs": 1, "top_p": 0.5}, "read again with echo"),
+        ({"prompt": ["a"] * 65, "n": 2}, "n times the prompts is 130; it must be 128 or fewer"),
+        ({"logit_bias": {"9": 1}}, "bias or stop names token 9"),
+        ({"structured_outputs": {"regex": "(a"}}, "a ( that nothing closes"),
+        ({"structured_outputs": {"regex": ""}}, "matches the empty text alone"),
+        ({"structured_outputs": {"regex": "((a{99}){99}){99}"}}, "5000 letters, written out"),
+        ({"structured_outputs": {"regex": "(" * 2000 + "a" + ")" * 2000}}, "nested too deeply"),
+        ({"prompt": "ab" * WINDOW, "echo": True, "logprobs": 1}, "past the window of 8"),
+    ):
+        assert refused(ask({"prompt": "ab", "max_tokens": 2, **fields}), said)
+
+
+def test_null_is_the_default_and_so_is_what_asks_for_nothing(ask):
+    plain = {"prompt": "ab", "seed": 3}
+    right = ask(plain)
+    assert right[0] == 200 and len(right[1]["choices"][0]["text"]) == 16
+    kept = [*serve.NUMBERS, *serve.FLAGS, *serve.NEUTRAL, "stop", "logit_bias", "model", "user"]
+    assert ask({**dict.fromkeys([*kept, "structured_outputs", "no such field"]), **plain}) == right
+    neutral = {name: default for name, (default, *_) in serve.NUMBERS.items()}
+    neutral |= {name: value[-1] for name, value in serve.NEUTRAL.items()}
+    neutral |= {"top_k": -1, "best_of": 1, "stop": [], "logit_bias": {}, "model": "nanogpt"}
+    assert ask({**neutral, **plain}) == right
+
+
+def test_what_is_no_request_for_completions_is_one_line(ask):
+    body = json.dumps({"prompt": "ab"}).encode()
+    for answer, code, said in (
+        (ask({"messages": []}, "/v1/chat/completions"), 404, "POST a prompt to /v1/completions"),
+        (ask(path="/v1/completions"), 404, "nothing at /v1/completions; GET"),
+        *((ask(data=data), 400, "the body is no JSON object") for data in (b"[]", b"3", b"null")),
+        *((ask(data=data), 400, "the body is no JSON: ") for data in (b"", b"{", b"\xff", b"'a'")),
+        (ask(data=b"[" * 100_000), 400, "nested too deeply"),
+    ):
+        assert refused(answer, said, code)
+    assert ask(data=body.decode().encode("utf-16"))[0] == 200
+    assert ask(path="/v1/models/?limit=1")[1]["data"][0]["id"] == "nanogpt"
+    for head in ("", "Content-Length: x\r\n", f"Content-Length: {10**9}\r\n"):
+        with socket.create_connection(("127.0.0.1", ask.port), timeout=60) as raw:
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode())
+            answer = b"".join(iter(lambda raw=raw: raw.recv(9999), b""))  # to the end: it closes
+        assert answer.startswith(b"HTTP/1.1 411 ") and b"send a Content-Length" in answer
+
+
+def test_a_prompt_is_echoed_before_what_is_drawn_and_its_log_probabilities_with_it(ask):
+    fields = {"prompt": "abc", "max_tokens": 4, "seed": 5, "logprobs": 0, "return_token_ids": True}
+    (drawn,), (both,) = (ask({**fields, "echo": x})[1]["choices"] for x in (False, True))
+    (read,) = ask({**fields, "echo": True, "max_tokens": 0})[1]["choices"]
+    assert (read["text"], both["text"]) == ("abc", "abc" + drawn["text"])
+    first, later, all_of_it = (one["logprobs"]["token_logprobs"] for one in (read, drawn, both))
+    assert first[0] is None and len(later) == 4 and all_of_it == [*first, *later]
+    assert [len(top) for top in both["logprobs"]["top_logprobs"][1:]] == [1] * 6
+
+
+def test_requests_without_a_seed_have_dice_of_their_own(ask):
+    fields = {"prompt": "ab", "max_tokens": 30}
+    texts = [ask(fields)[1]["choices"][0]["text"] for _ in range(3)]
+    assert len(set(texts)) == 3
+    (a, b), (c, d) = (
+        [x["text"] for x in ask({**fields, "n": 2, "seed": seed})[1]["choices"]] for seed in (6, 7)
+    )
+    assert b == c and len({a, b, d}) == 3, "text i by the seed + i"
+
+
+def test_two_hundred_connections_at_once_are_answered_alike(ask):
+    """All knock before anybody is let in."""
+    fields, gate, came = {"prompt": "ab", "max_tokens": 4, "seed": 1}, threading.Barrier(200), []
+
+    def client():
+        gate.wait(120)
+        came.append(ask(fields))
+
+    threads = [threading.Thread(target=client) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert came == [ask(fields)] * 200
+
+
+def test_a_client_that_leaves_takes_its_work_with_it(capfd):
+    """Its text would never end; the next one waits for the drafts."""
+    began, ended = threading.Event(), threading.Event()
+
+    def endless(target, draft, prompt, n, K, sampling, rng):
+        if n == 1:
+            return speculative_generate(target, draft, prompt, n, K, sampling, rng)
+        began.set()
+        try:
+            while True:
+                rng.bernoulli(0.5)
+        finally:
+            ended.set()
+
+    with listening(endless) as (_, ask):
+        data = json.dumps({"prompt": "ab", "max_tokens": 2}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", ask.port)) as raw:
+            raw.sendall(head.encode() + data)
+            assert began.wait(60)
+        assert ended.wait(60) and ask({"prompt": "ab", "max_tokens": 1})[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_nobody_foresaw_is_one_line_and_the_server_goes_on(capfd):
+    def breaks(*_):
+        raise KeyError("a fault\nof ours")
+
+    with listening(breaks) as (completions, ask):
+        assert refused(ask({"prompt": "ab"}), "the server failed: KeyError", 500)
+        completions.decode = speculative_generate
+        assert ask({"prompt": "ab"})[0] == 200
+    out, error = capfd.readouterr()
+    assert not out and len(error.splitlines()) == 1 and "KeyError" in error
+
+
+def test_the_metrics_count_guesses_as_engines_do():
+    """Held against the rounds themselves; those without a guess do not count."""
+    rounds = []
+
+    def kept(*given):
+        made = speculative_generate(*given)
+        rounds.extend(made.rounds)
+        return made
+
+    with listening(kept) as (_, ask):
+        code, none = ask(path="/metrics")
+        assert code == 200 and none.splitlines()[0] == "vllm:spec_decode_num_drafts_total 0"
+        ask({"prompt": "abab", "max_tokens": 60, "temperature": 0, "n": 2})
+        told = dict(line.rsplit(" ", 1) for line in ask(path="/metrics")[1].splitlines())
+    guessed = [r for r in rounds if r.candidates]
+    per_place = [sum(r.n_accepted > i for r in guessed) for i in range(4)]
+    assert 0 < per_place[1] < per_place[0] < len(guessed) < len(rounds)
+    right = [len(guessed), sum(len(r.candidates) for r in guessed), sum(per_place), *per_place]
+    assert [int(number) for number in told.values()] == right
+    names = ["drafts", "draft_tokens", "accepted_tokens", *["accepted_tokens_per_pos"] * 4]
+    assert [x.split("{")[0] for x in told] == [f"vllm:spec_decode_num_{x}_total" for x in names]
+    assert [x for x in told if 'position="3"' in x] == [list(told)[-1]]
+
+
+def test_a_port_that_is_taken_is_named(ask):
+    with pytest.raises(OSError, match=f"port {ask.port}: .*; choose another with --port"):
+        serve.open_server(draft="none", port=ask.port)
+
+
+def test_no_body_breaks_a_server_and_nonsense_has_no_text(ask):
+    """What is answered had known fields only, and numbers where numbers belong."""
+    hypothesis, st = map(pytest.importorskip, ("hypothesis", "hypothesis.strategies"))
+    letters = st.text("ab(|)*+?{2}[]^-.½", max_size=6)
+    numbers = st.sampled_from([-1, 0, 1, 2, 0.5, 1e-320, 1e308, -(10**400), float("nan")])
+    json_of = st.recursive(
+        st.none() | st.booleans() | numbers | letters,
+        lambda x: st.lists(x, max_size=3) | st.dictionaries(letters, x, max_size=3),
+    )
+    patterns = letters.map(lambda x: {"structured_outputs": {"regex": x}})
+    biases = st.dictionaries(st.sampled_from("0169x"), numbers).map(lambda x: {"logit_bias": x})
+    kept = [*serve.NUMBERS, *serve.FLAGS, "prompt", "stop", "structured_outputs", "logit_bias"]
+    passed = [*serve.NEUTRAL, "best_of", "model", "user"]
+    names = st.sampled_from([*kept, *passed, "messages", "tools", "guided_regex", "logit bias"])
+    any_of = st.dictionaries(names, json_of, max_size=4)
+
+    @hypothesis.settings(deadline=None, max_examples=200, derandomize=True, database=None)
+    @hypothesis.given(json_of | any_of | patterns | biases)
+    def holds(body):
+        if isinstance(body, dict):
+            body = {"prompt": "ab", "max_tokens": 2, **body}
+        code, said = ask(data=json.dumps(body).encode())
+        if code != 200:
+            assert refused((code, said), "")
+            return
+        given = {name: value for name, value in body.items() if value is not None}
+        assert set(given) <= {*kept, *passed} and given["prompt"]
+        for name in {*given} & {*serve.NUMBERS}:
+            assert type(given[name]) in (int, float) and abs(given[name]) <= 2
+        assert len(said["choices"]) >= 1
+        json.dumps(said, allow_nan=False)
+
+    holds()

@@ -341,6 +341,83 @@ def test_a_trace_file_may_be_anybodys(tmp_path):
     assert traffic.read_trace(path) == ([Trace(9, [0]), Trace(7, [0, 0])], [0, 2.5])
 
 
+PUBLIC = {
+    "Mooncake's": '{"timestamp": 27, "input_length": 7, "output_length": 2, "hash_ids": [0]}\n'
+    '{"timestamp": 3027, "input_length": 9, "output_length": 1, "hash_ids": [0, 1]}\n',
+    "Qwen's": '{"chat_id": 1, "timestamp": 61.5, "input_length": 7, "output_length": 2}\n'
+    '{"chat_id": 2, "timestamp": 64.5, "input_length": 9, "output_length": 1}\n',
+    "Azure's": "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:59:59.9799600,7,2\r\n"
+    "2023-11-16 19:00:02.9799600,9,1\r\n",
+    "Azure's of 2024": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2024-05-10 00:00:00.009930+00:00,7,2\n2024-05-10 00:00:03.009930+00:00,9,1\n",
+    "BurstGPT's": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,7,2,9,API log\n6,GPT-4,3,0,3,API log\n8,GPT-4,9,1,10,API log\n",
+    "a mark, CR LF, and U+2028 in a text": "\ufeff"
+    '{"arrival": 1, "prompt": 7, "output": 2, "text": "a\u2028b\x85c\u2029"}\r\n\r\n'
+    '{"arrival": 4, "prompt": 9, "output": 1}\r\n',
+    "a line end in a cell, and whole numbers with a point": "\n arrival;who;prompt;output\n"
+    '1.0;"a\nb";7.0;2.0\n;;;\n4.0;c;9.0;1.0',
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_trace_is_read_as_it_is(name, tmp_path, capsys):
+    path = tmp_path / "trace"
+    path.write_bytes(PUBLIC[name].encode())
+    traces, arriving = traffic.read_trace(path)
+    assert traces == [Trace(7, [0, 0]), Trace(9, [0])] and arriving == pytest.approx([0, 3])
+    left_out = f"{path}: 1 requests with an output of 0 tokens are left out\n"
+    assert capsys.readouterr().err == (left_out if name == "BurstGPT's" else "")
+
+
+@pytest.mark.parametrize(
+    "unit, size", [("", 1), (":s", 1), (":ms", 1e3), (":us", 1e6), (":ns", 1e9)]
+)
+def test_the_fields_of_any_other_trace_are_named(unit, size, tmp_path):
+    """JSON or a table; a name may have a colon, and a date has no unit."""
+    path, fields = tmp_path / "trace", [f"at:{unit}" if unit else "at", "in", "out"]
+    at = fields[0].removesuffix(unit) if unit else "at"
+    for times in ((2 * size, 5 * size), ("2026-02-01T00:00:02Z", "2026-02-01 01:00:05+01:00")):
+        rows = [{at: time, "in": 7, "out": n} for time, n in zip(times, (2, 1), strict=True)]
+        table = "\n".join([f"{at}\tin\tout", *("\t".join(map(str, x.values())) for x in rows)])
+        for text in ("\n".join(map(json.dumps, rows)), table):
+            path.write_text(text)
+            traces, arriving = traffic.read_trace(path, fields)
+            assert traces == [Trace(7, [0, 0]), Trace(7, [0])]
+            assert arriving == pytest.approx([0, 3])
+
+
+def test_a_date_has_a_fraction_of_a_second_in_as_many_digits_as_it_likes():
+    early, late = (traffic.seconds_of(f"2024-05-10 00:00:0{x}", 1) for x in ("2", "5.2500000"))
+    assert late - early == 3.25
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        ('{"arrival": 0}'.encode("utf-16"), " is not in UTF-8 (byte 0); save it as that"),
+        ('{"a": "é"}'.encode("latin-1"), " is not in UTF-8 (byte 7); save it as that"),
+        (b"[1, 2]", ", line 1: this is no JSON object"),
+        (b"[" * 100_000, ", line 1: this is no JSON object"),
+        (b'{"t": 1}', ", line 1: its fields are t, and those of a trace arrival, prompt, output"),
+        (b"a,b\n1,2", ", line 2: its fields are a, b, and those of a trace arrival, prompt"),
+        (b"arrival,prompt,output\n1,2", ', line 2: "output" is None; give a number of tokens'),
+        (b"arrival,prompt,output\n\n1,2,x", ", line 3: \"output\" is 'x'; give a number"),
+        (b"arrival,prompt,output\nnan,2,1", ', line 2: "arrival" is nan; give seconds'),
+        (b"arrival,prompt,output\n2024-02-30 00:00:00,2,1", "\"arrival\" is '2024-02-30 00:00:00'"),
+        (b"arrival,prompt,output\n1,2," + b"9" * 200_000, ", line 2: this is no row of a table"),
+        (b"arrival,prompt,output\n1,2,0", " has no request; write one a line, in JSON"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line_that_names_the_file(data, said, tmp_path):
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    with pytest.raises(ValueError) as refused:
+        traffic.read_trace(path)
+    assert str(refused.value).startswith(str(path)) and said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 BAD = {
     "not JSON": ("{arrival: 1}", "this is no JSON object; write a request as {"),
     "a list": ("[1, 2]", "this is no JSON object"),
@@ -404,6 +481,40 @@ def test_a_traces_own_arrivals_can_come_faster():
 
 
 # The time of a step
+
+
+def test_a_table_of_steps_is_kept_in_a_file(tmp_path):
+    path, cost = tmp_path / "steps.json", StepTime(TABLE, 1.0, 0.5, 0.25)
+    path.write_text(json.dumps(cost.told()))
+    assert StepTime.read(path) == cost
+    path.write_text('\ufeff{"passes": [[1, 1, 2], [8, 1, 3], [1, 64, 4], [8, 64, 5]]}', "utf-8")
+    assert StepTime.read(path)(8, 64, 99) == 5, "what is left out costs nothing"
+
+
+ALL = [[1, 1, 1.0], [1, 9, 1.0], [4, 1, 1.0], [4, 9, 1.0]]
+
+
+@pytest.mark.parametrize(
+    "told, said",
+    [
+        ([], "is no table of what steps take; write"),
+        ({"passes": [[1, 1]]}, "is no table of what steps take"),
+        ({"passes": [*ALL[:3], [4, 9, 0]]}, "is no table of what steps take"),
+        ({"passes": [*ALL[:3], [4, 9, "1"]]}, "is no table of what steps take"),
+        ({"passes": [*ALL, [0, 1, 1.0]]}, "is no table of what steps take"),
+        ({"passes": ALL, "per_guess": -1}, "is no table of what steps take"),
+        ({"passes": ALL[:3]}, r"does not say what a pass of \(4, 9\) takes"),
+        ({"passes": ALL[2:]}, r"does not say what a pass of \(1, 1\) takes"),
+        ({"passes": ALL[:2]}, "more than one number of rows, or of tokens, takes"),
+        ({"passes": []}, r"does not say what a pass of \(1, 1\) takes"),
+    ],
+)
+def test_what_is_no_table_of_steps_is_refused(told, said, tmp_path):
+    path = tmp_path / "steps.json"
+    path.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=said):
+        StepTime.read(path)
+
 
 TABLE = {(1, 1): 1.0, (1, 3): 2.0, (4, 1): 4.0, (4, 3): 8.0}
 
@@ -526,7 +637,8 @@ def quick(monkeypatch):
 def test_load_prints_writes_and_draws(quick, tmp_path, capsys):
     table, drawn, kept = (tmp_path / name for name in ("load.json", "load.png", "trace.jsonl"))
     files = ["--json", table, "--picture", drawn, "--record", kept]
-    assert main(["load", "--requests", "40", "--rate", "90", "30", *map(str, files)]) == 0
+    asked = ["--requests", "40", "--rate", "90", "30", "--slo", "100", "5"]
+    assert main(["load", *asked, *map(str, files)]) == 0
     found, printed = json.loads(table.read_text()), capsys.readouterr().out.splitlines()
     assert [run["policy"] for run in found["runs"]][:4] == [
         "no guesses",
@@ -557,6 +669,69 @@ def test_load_replays_a_users_trace_as_it_came(quick, tmp_path, capsys):
     none, four = json.loads(table.read_text())["runs"]
     assert none["tokens_per_pass"] == 1 and four["tokens_per_pass"] > 2
     assert f"requests  20: {path}" in capsys.readouterr().out
+
+
+def test_load_writes_what_steps_take_and_reads_it_without_our_models(quick, tmp_path, monkeypatch):
+    """Two calls are on one machine; and the table may be anybody's."""
+    steps, path, found = (tmp_path / name for name in ("steps.json", "trace", "load.json"))
+    path.write_bytes(PUBLIC["Azure's"].encode() + b"2023-11-16 19:00:04,40,3\n" * 4)
+    asked = ["load", str(path), "--alpha", "0.8", "--steps", str(steps), "--json", str(found)]
+    assert main(asked) == 0
+    first = json.loads(found.read_text())
+    assert json.loads(steps.read_text()) == first["step"]
+    monkeypatch.setattr(load.Ours, "loaded", lambda *_: pytest.fail("nothing is measured"))
+    assert main(asked) == 0 and json.loads(found.read_text()) == first
+    told = json.loads(steps.read_text())
+    told["passes"] = [[*size, 10 * seconds] for *size, seconds in told["passes"]]
+    steps.write_text(json.dumps(told))
+    assert main(asked) == 0
+    assert json.loads(found.read_text())["slo"]["tpot"] == pytest.approx(10 * first["slo"]["tpot"])
+
+
+def test_the_slo_and_the_chunk_follow_from_what_a_step_takes():
+    """A pass of 48 tokens takes twice one of a token, and a prompt is read in its parts."""
+    step = StepTime({(1, 1): 1.0, (1, 48): 2.0, (2, 1): 1.0, (2, 48): 2.0}, 0, 0, 0)
+    assert [load.chunk_of(step, budget) for budget in (9, 16, 31, 32, 256)] == [9, 16, 16, 32, 32]
+    steep = StepTime({(1, 1): 1.0, (1, 2): 9.0, (2, 1): 1.0, (2, 2): 9.0}, 0, 0, 0)
+    assert load.chunk_of(steep, 256) == 16
+    slo = load.slo_of([Trace(90, [0]), Trace(102, [0])], step, 48)
+    assert slo == (10 * (2.0 + 2.0), 2.0)
+    assert load.slo_of([Trace(49, [0])], step, 48) == (10 * (2.0 + 1.0), 2.0)
+
+
+def test_load_says_before_it_starts_how_long_it_may_take(quick, capsys, monkeypatch):
+    """By a clock that we know: 40 requests of about 15 steps, at two rates and the limits."""
+    monkeypatch.setattr(load, "clock", lambda do: (0.5, do()))
+    assert main(["load", "--requests", "40", "--rate", "90", "30", "--K", "0", "4"]) == 0
+    steps = 2 + 15, 1 + 20
+    seconds = 0.5 / sum(steps) * sum(steps) * 20 * 6
+    said = f"6 replays of 40 requests, about {load.about(seconds)} on this machine; --requests N"
+    assert said in capsys.readouterr().err
+    assert [load.about(s) for s in (0.1, 119, 121, 7199, 9000)] == [
+        "1 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+    ]
+
+
+def test_what_cannot_be_is_refused_before_a_step_is_measured(tmp_path, monkeypatch, capsys):
+    traces = [Trace(20, [0] * 15)]
+    ours = SimpleNamespace(recorded=lambda _: traces, step_time=lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(load.Ours, "loaded", lambda *_: ours)
+    once, bad = tmp_path / "once.csv", tmp_path / "steps.json"
+    once.write_text("arrival,prompt,output\n1,2,3\n1,2,3\n")
+    bad.write_text("{}")
+    for asked, said in (
+        ([str(once)], "all requests arrive at once; such a trace has no rate (with --burstiness"),
+        (["--capacity", "34"], "the request may need 35 places in the cache, and there are 34"),
+        (["--steps", str(bad)], "is no table of what steps take"),
+        (["--fields", "a", "b", "c"], "--fields are those of a TRACE; give one"),
+        ([str(once), "--fields", "a", "b", "c"], 'once.csv, line 2: "a" is None; give seconds'),
+    ):
+        assert main(["load", *asked]) == 2
+        assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_load_meets_its_limits(quick, tmp_path):

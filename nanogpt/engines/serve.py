@@ -1,20 +1,29 @@
 """Our models behind an address, in the form of OpenAI's completions. `nanogpt serve`
 
-A server to try the audit on, right or with a bug of the gallery: small, for one machine, one text
-at a time. It has what an audit asks: seeds, n texts a request, token ids, log-probabilities, and
-`echo`, which reads a prompt and draws nothing. And it keeps what chapter 31 promises: `stop`,
-`presence_penalty`, `frequency_penalty`, `logit_bias` (OpenAI's), `repetition_penalty`, `min_p`
-and `structured_outputs` with a `regex` (vLLM's). Chapter 24's server is the one for many texts.
+A server to try the audit on, right or with a bug of the gallery. It is for one machine, writes one
+text at a time, and does not stream: a load test says nothing of it (chapter 24's server is the one
+for many texts). It has what an audit asks: seeds, n texts a request, token ids, log-probabilities,
+and `echo`. And it keeps what chapter 31 promises: `stop`, `presence_penalty`, `frequency_penalty`,
+`logit_bias` (OpenAI's), `repetition_penalty`, `min_p` and `structured_outputs` with a `regex`
+(vLLM's). A field that it does not keep is refused by name; null is the default; a request without a
+seed has dice of its own. GET /metrics counts guesses, under vLLM's names.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
+import secrets
+import socket
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,11 +33,11 @@ from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.engines.adapters import plain_generate, target_of
-from nanogpt.generate import Generation
+from nanogpt.generate import Generation, check_request, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.gallery import mutant
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import RandomSource, Sampling, Uniforms
 from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.grammar import Grammar
 from nanogpt.speculative import speculative_generate
@@ -36,10 +45,131 @@ from nanogpt.speculative import speculative_generate
 MODEL = "nanogpt"
 DRAFTS = ("none", "transformer", "lookup")
 
+# What a request may ask
+
+MOST_TEXTS, LONGEST_PATTERN = 128, 5000  # of a request; in letters, all that repeats written out
+NUMBERS: dict[str, tuple] = {  # field: default, least, most; whole where the least is
+    "max_tokens": (16, 0, 4096),
+    "n": (1, 1, MOST_TEXTS),
+    "seed": (None, 0, 2**63 - 1),
+    "logprobs": (None, 0, 2**31 - 1),  # no more than there are
+    "temperature": (1.0, 0.0, 100.0),
+    "top_k": (0, -1, 2**31 - 1),  # -1, 0: all
+    "top_p": (1.0, 0.0, 1.0),
+    "min_p": (0.0, 0.0, 1.0),
+    "presence_penalty": (0.0, -100.0, 100.0),
+    "frequency_penalty": (0.0, -100.0, 100.0),
+    "repetition_penalty": (1.0, 0.01, 100.0),
+}
+FLAGS = ("echo", "return_token_ids", "return_tokens_as_token_ids")
+EITHER = (True, False)  # there is no end token here, nor any other special one
+NEUTRAL: dict[str, tuple] = {  # of fields that are not kept, the values that ask for nothing
+    "stream": (False,),
+    "suffix": ("",),
+    "typical_p": (1,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "include_stop_str_in_output": (False,),
+    "response_format": ({"type": "text"},),
+    "ignore_eos": EITHER,
+    "add_special_tokens": EITHER,
+    "skip_special_tokens": EITHER,
+    "spaces_between_special_tokens": EITHER,
+}
+
+
+def fields_of(body: Any) -> SimpleNamespace:
+    """A request's fields, each right by itself, and the default of each that is missing or null.
+
+    Raises ValueError, by name, for what cannot be, and for what is not kept.
+    """
+    if not isinstance(body, dict):
+        raise ValueError('the body is no JSON object; send one, such as {"prompt": "ROMEO:"}')
+    given = {name: value for name, value in body.items() if value is not None}
+    found: dict[str, Any] = {"prompts": prompts_of(given.pop("prompt", None))}
+    for name, (default, least, most) in NUMBERS.items():
+        found[name] = number(name, given.pop(name), least, most) if name in given else default
+    for name in FLAGS:
+        found[name] = given.pop(name, False)
+        expect(isinstance(found[name], bool), name, found[name], "true or false")
+    stop = given.pop("stop", [])
+    found["stop"] = [stop] if isinstance(stop, str) else stop
+    right = isinstance(stop, str | list) and all(isinstance(x, str) for x in stop)
+    expect(right, "stop", stop, "a text, or a list of texts")
+    found["logit_bias"] = bias_of(given.pop("logit_bias", {}))
+    found["regex"] = regex_of(given.pop("structured_outputs", None))
+    expect(
+        given.pop("model", MODEL) == MODEL, "model", body.get("model"), f'"{MODEL}", or left out'
+    )
+    expect(isinstance(given.pop("user", ""), str), "user", body.get("user"), "a text")
+    texts = len(found["prompts"]) * found["n"]
+    expect(texts <= MOST_TEXTS, "n times the prompts", texts, f"{MOST_TEXTS} or fewer")
+    for name, value in given.items():
+        nothing = NEUTRAL.get(name, (found["n"],) if name == "best_of" else ())
+        asks = [x for x in nothing if x == value and isinstance(x, bool) == isinstance(value, bool)]
+        expect(asks, name, value, "left out: this server does not keep it")
+    return SimpleNamespace(**found)
+
+
+def expect(right: Any, name: str, value: Any, what: str) -> None:
+    """Raise ValueError unless a field's value is right: it must be `what`."""
+    if not right:
+        said = json.dumps(value)
+        said = said if len(said) < 60 else said[:57] + "..."
+        raise ValueError(f"{name} is {said}; it must be {what}")
+
+
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A field's number, whole if the least is. Raises ValueError if it is none, or out of range."""
+    whole = isinstance(least, int)
+    right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    what = f"a {'whole ' * whole}number from {least} to {most}"
+    expect(right and least <= value <= most, name, value, what)
+    return value
+
+
+def prompts_of(prompt: Any) -> list[str | list[int]]:
+    """The prompts: a text, or a list of tokens, or a list of those; ValueError for others."""
+
+    def one(x: Any) -> bool:
+        tokens = isinstance(x, list) and all(type(token) is int for token in x)
+        return isinstance(x, str) or tokens
+
+    prompts = prompt if isinstance(prompt, list) and not (prompt and one(prompt)) else [prompt]
+    what = "a text, a list of tokens, or a list of either"
+    expect(prompts and all(map(one, prompts)), "prompt", prompt, what)
+    return prompts
+
+
+def bias_of(given: Any) -> dict[int, float]:
+    """{token: what is added to its logit}. Raises ValueError if that is not what is given."""
+    right = isinstance(given, dict) and all(re.fullmatch("0|[1-9][0-9]{0,8}", x) for x in given)
+    expect(right, "logit_bias", given, 'an object of tokens, such as {"5": -100}')
+    return {int(x): number(f"logit_bias of {x}", by, -100.0, 100.0) for x, by in given.items()}
+
+
+def regex_of(given: Any) -> str | None:
+    """The pattern of structured_outputs. Raises ValueError if anything else is asked there."""
+    if given is None:
+        return None
+    wanted = {x: by for x, by in given.items() if by is not None} if isinstance(given, dict) else {}
+    regex = wanted.get("regex")
+    right = isinstance(regex, str) and len(wanted) == 1
+    expect(right, "structured_outputs", given, 'a regex alone, {"regex": "[a-z]+"}')
+    letters = len(regex) * math.prod(max(1, int(n)) for n in re.findall(r"\{(\d+)\}", regex))
+    expect(letters <= LONGEST_PATTERN, "regex", regex, f"of {LONGEST_PATTERN} letters, written out")
+    return regex
+
 
 @dataclass
 class Completions:
-    """Answers to requests for completions, by a decoder with speculative_generate's arguments."""
+    """Answers to requests for completions, by a decoder with speculative_generate's arguments.
+
+    drafted: guesses so far; reached: in how many rounds with guesses at least i were accepted.
+    """
 
     decode: Callable[..., Generation]
     target: GPTLanguageModel
@@ -47,91 +177,125 @@ class Completions:
     tokenizer: CharTokenizer
     K: int = 4
     lock: threading.Lock = field(default_factory=threading.Lock)  # drafts keep books of one text
+    drafted: int = 0
+    reached: Counter = field(default_factory=Counter)
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The response to a request's fields. Raises ValueError or TypeError if they are wrong."""
-        prompt = body.get("prompt")
-        one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
-        choices = []
+    def answer(self, body: Any, gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """The response to a request's body. gone(): whether its client has left.
+
+        Raises ValueError if the request is wrong, and ConnectionError once the client has left.
+        """
+        fields, choices = fields_of(body), []
+        rules, top_k, top_p = self.rules(fields), max(0, fields.top_k), fields.top_p
+        sampling = Sampling(fields.temperature, top_k or None, None if top_p == 1 else top_p)
+        if fields.logprobs is not None and fields.max_tokens and sampling != Sampling():
+            raise ValueError("log-probabilities come at temperature 1 only; read again with echo")
+        encode, V = self.tokenizer.encode, self.tokenizer.vocab_size
+        prompts = [encode(x) if isinstance(x, str) else x for x in fields.prompts]
+        for prompt in prompts:
+            check_request(prompt, fields.max_tokens, V)
+        seed = secrets.randbits(63) if fields.seed is None else fields.seed
         with self.lock:
-            for given in [prompt] if one else prompt or []:
-                tokens = self.tokenizer.encode(given) if isinstance(given, str) else list(given)
-                make = self.read if body.get("echo") else self.draw
-                choices += make(tokens, body)
+            for prompt in prompts:
+                for i in range(fields.n):
+                    still_there(gone)
+                    rng = dice(seed + i, gone)
+                    choices.append(self.choice(prompt, rules, sampling, rng, fields))
         numbered = [choice | {"index": i} for i, choice in enumerate(choices)]
         return {"object": "text_completion", "model": MODEL, "choices": numbered}
 
-    def draw(self, prompt: list[int], body: dict[str, Any]) -> list[dict[str, Any]]:
-        """n choices of max_tokens new tokens each, the ith by the seed + i.
-
-        Raises ValueError if log-probabilities are asked for with a temperature or a cut.
-        """
-        n, top_k, rules = body.get("max_tokens", 16), body.get("top_k") or None, self.rules(body)
-        sampling = Sampling(body.get("temperature", 1.0), top_k, body.get("top_p"))
-        if body.get("logprobs") and sampling != Sampling():
-            raise ValueError("log-probabilities come at temperature 1 only; read again with echo")
-        made = []
-        for i in range(body.get("n", 1)):
-            rng = RandomSource(body.get("seed", 0) + i)
-            if rules.free:
-                text = self.decode(self.target, self.draft, prompt, n, self.K, sampling, rng)
-                p = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds])
-                made.append(self.choice(prompt, text.tokens, p[: len(text.tokens)].log(), body))
-                continue
-            asked = replace(rules, logprobs=bool(body.get("logprobs")))
-            text = complete(self.target, prompt, n, asked, self.draft, self.K, sampling, rng)
-            choice = self.choice(prompt, text.tokens, text.logprobs, body)
-            made.append(choice | {"finish_reason": text.finish_reason})
-        return made
-
-    def rules(self, body: dict[str, Any]) -> Constraints:
+    def rules(self, fields: SimpleNamespace) -> Constraints:
         """The constraints of a request's fields.
 
-        Raises ValueError for those that make no sense, for `stream`, which is not there, and for
-        any constraint of a server with a bug, which has it in a decoder that takes none.
+        Raises ValueError for those that make no sense, and for any of a server with a bug, which
+        has it in a decoder that takes none.
         """
-        if body.get("stream"):
-            raise ValueError("this server does not stream; leave stream out")
-        stop = body.get("stop") or []
-        regex = (body.get("structured_outputs") or {}).get("regex")
-        repetition = body.get("repetition_penalty")
         rules = Constraints(
-            None if regex is None else Grammar(regex, self.chars),
-            {int(token): by for token, by in (body.get("logit_bias") or {}).items()},
-            body.get("presence_penalty") or 0.0,
-            body.get("frequency_penalty") or 0.0,
-            1.0 if repetition is None else repetition,  # 0 is refused, and no default
-            body.get("min_p") or 0.0,
-            [self.tokenizer.encode(x) for x in ([stop] if isinstance(stop, str) else stop)],
+            None if fields.regex is None else Grammar(fields.regex, self.chars),
+            fields.logit_bias,
+            fields.presence_penalty,
+            fields.frequency_penalty,
+            fields.repetition_penalty,
+            fields.min_p,
+            [self.tokenizer.encode(x) for x in fields.stop],
         )
         if not rules.free and self.decode not in (plain_generate, speculative_generate):
             raise ValueError("a server with a bug takes no constraints; leave them out")
         return rules
 
-    @torch.no_grad()
-    def read(self, prompt: list[int], body: dict[str, Any]) -> list[dict[str, Any]]:
-        """The prompt itself as a choice, with what the target says of each token but the first."""
-        logits, _, _ = self.target(torch.tensor([prompt]))
-        return [self.choice(prompt, prompt, logits[0].log_softmax(-1)[:-1], body)]
-
     def choice(
-        self, prompt: list[int], tokens: Sequence[int], logs: Tensor, body: dict[str, Any]
+        self,
+        prompt: list[int],
+        rules: Constraints,
+        sampling: Sampling,
+        rng: RandomSource,
+        fields: SimpleNamespace,
     ) -> dict[str, Any]:
-        """A choice of these tokens; logs (n, V), or (n - 1, V) where nothing precedes the first."""
-        made = {"text": self.tokenizer.decode(tokens), "finish_reason": "length"}
-        if body.get("return_token_ids"):
+        """One text after the prompt, and what is said of it."""
+        n, told = fields.max_tokens, fields.logprobs is not None
+        if rules.free and n:
+            text = self.decode(self.target, self.draft, prompt, n, self.K, sampling, rng)
+            logs = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds]).log()
+            logs, reason = logs[: len(text.tokens)], "length"
+        else:
+            asked = replace(rules, logprobs=told)
+            text = complete(self.target, prompt, n, asked, self.draft, self.K, sampling, rng)
+            logs, reason = text.logprobs, text.finish_reason or "length"
+        self.count(text)
+        tokens = text.tokens
+        if fields.echo:
+            tokens = [*prompt, *tokens]
+            logs = torch.cat([self.read(prompt), logs]) if told else logs
+        made = {"text": self.tokenizer.decode(tokens), "finish_reason": reason}
+        if fields.return_token_ids:
             made |= {"token_ids": list(tokens), "prompt_token_ids": prompt}
-        if body.get("logprobs"):
-            by_id = body.get("return_tokens_as_token_ids")
+        if told:
+            by_id = fields.return_tokens_as_token_ids
             names = [f"token_id:{i}" if by_id else char for i, char in enumerate(self.chars)]
-            told = logprobs(tokens, logs, min(body["logprobs"], len(names)), names)
-            made["logprobs"] = told
+            made["logprobs"] = logprobs(tokens, logs, min(fields.logprobs, len(names)), names)
         return made
+
+    @torch.no_grad()
+    def read(self, prompt: list[int]) -> Tensor:
+        """What the target says of each token of the prompt but the first: log p (T - 1, V)."""
+        return self.target(torch.tensor([prompt]))[0][0].log_softmax(-1)[:-1]
+
+    def count(self, text: Generation) -> None:
+        """Add a text's guesses."""
+        for one in text.rounds:
+            self.drafted += len(one.candidates)
+            self.reached.update(range(one.n_accepted + 1) if one.candidates else ())
+
+    def metrics(self) -> str:
+        """The counters, in the text form of Prometheus."""
+        per_place = [self.reached[i + 1] for i in range(self.K)]
+        counts = {"drafts_total": self.reached[0], "draft_tokens_total": self.drafted}
+        counts["accepted_tokens_total"] = sum(per_place)
+        for i, n in enumerate(per_place):
+            counts[f'accepted_tokens_per_pos_total{{position="{i}"}}'] = n
+        return "".join(f"vllm:spec_decode_num_{name} {n}\n" for name, n in counts.items())
 
     @property
     def chars(self) -> Sequence[str]:
         """The characters, in order of their tokens."""
         return self.tokenizer.chars
+
+
+def still_there(gone: Callable[[], bool]) -> None:
+    """Raise ConnectionError if the client has left."""
+    if gone():
+        raise ConnectionAbortedError("the client has left")
+
+
+def dice(seed: int, gone: Callable[[], bool]) -> RandomSource:
+    """The seed's random source; once the client has left, ConnectionError ends its text."""
+    uniforms = Uniforms(seed)
+
+    def random() -> float:
+        still_there(gone)
+        return uniforms.random()
+
+    return RandomSource(seed, SimpleNamespace(random=random))
 
 
 def logprobs(tokens: Sequence[int], logs: Tensor, top: int, names: Sequence[str]) -> dict[str, Any]:
@@ -146,6 +310,34 @@ def logprobs(tokens: Sequence[int], logs: Tensor, top: int, names: Sequence[str]
     return said
 
 
+# HTTP
+
+
+class HTTPServer(ThreadingHTTPServer):
+    """A thread for each connection, and room for many that knock at once."""
+
+    request_queue_size = 1024
+
+    def handle_error(self, request, client_address):
+        """Say in one line what failed, unless the client has left."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError):
+            print(one_line(error), file=sys.stderr)
+
+
+def one_line(error: BaseException | None) -> str:
+    """What went wrong where nobody expected it."""
+    return " ".join(f"the server failed: {type(error).__name__}: {error}".split())
+
+
+def parsed(data: bytes) -> Any:
+    """A body of JSON. Raises ValueError for any other."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"the body is no JSON: {error}") from None
+
+
 def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
     """What http.server calls for each request."""
 
@@ -153,20 +345,58 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self):
-            self.send(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            models = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+            if self.asks("/v1/models"):
+                self.send(200, json.dumps(models))
+            elif self.asks("/metrics"):
+                self.send(200, completions.metrics(), "text/plain; version=0.0.4")
+            else:
+                self.refuse(404, f"nothing at {self.path}; GET /v1/models or /metrics")
 
         def do_POST(self):
+            length = self.headers.get("Content-Length", "")
+            if not re.fullmatch("[0-9]{1,7}", length):
+                self.close_connection = True  # where the next request begins is not known
+                return self.refuse(411, "send a Content-Length, of up to 9999999 bytes")
+            data = self.rfile.read(int(length))
+            if not self.asks("/v1/completions"):
+                return self.refuse(404, f"nothing at {self.path}; POST a prompt to /v1/completions")
             try:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self.send(200, completions.answer(body))
-            except (ValueError, TypeError, LookupError, RuntimeError) as error:
-                self.send(400, {"error": {"message": str(error)}})
+                self.send(200, json.dumps(completions.answer(parsed(data), self.gone)))
+            except ConnectionError:
+                raise
+            except RecursionError:
+                self.refuse(400, "the body, or its regex, is nested too deeply")
+            except ValueError as error:
+                self.refuse(400, str(error))
+            except Exception as error:
+                print(one_line(error), file=sys.stderr)
+                self.refuse(500, one_line(error))
 
-        def send(self, code: int, answer: dict[str, Any]):
-            data = json.dumps(answer).encode()
+        def asks(self, path: str) -> bool:
+            return self.path.partition("?")[0].rstrip("/") == path
+
+        def gone(self) -> bool:
+            self.connection.setblocking(False)
+            try:
+                return not self.connection.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:  # it is there, and says nothing
+                return False
+            except OSError:
+                return True
+            finally:
+                self.connection.setblocking(True)
+
+        def refuse(self, code: int, why: str):
+            self.send(code, json.dumps({"error": {"message": " ".join(why.split())}}))
+
+        def send(self, code: int, answer: str, kind: str = "application/json"):
+            data = answer.encode()
             self.send_response(code)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
+            if self.close_connection:
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(data)
 
@@ -178,11 +408,16 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
 
 def open_server(
     bug: int | None = None, draft: str = "transformer", K: int = 4, port: int = 0
-) -> ThreadingHTTPServer:
+) -> HTTPServer:
     """A server of our shipped models on this machine, not yet serving; port 0 takes a free one.
 
-    Raises ValueError if there is no such bug of a chain, or no such draft.
+    Raises ValueError for a bug of no chain, a draft, K or port that cannot be, and OSError for a
+    port that is taken.
     """
+    check_whole(1, K=K)
+    check_whole(0, port=port)
+    if port > 65535:
+        raise ValueError(f"port is {port}; it must be a whole number from 0 to 65535")
     if draft not in DRAFTS:
         raise ValueError(f"no draft {draft!r}; there are {', '.join(DRAFTS)}")
     chains = [bug.number for bug in BUGS if bug.decoder == "chain"]
@@ -197,7 +432,10 @@ def open_server(
     decode = plain_generate if draft == "none" else speculative_generate
     decode = decode if bug is None else mutant(BUGS[bug - 1])
     completions = Completions(decode, target, guesses, tokenizer, K)
-    return ThreadingHTTPServer(("127.0.0.1", port), handler(completions))
+    try:
+        return HTTPServer(("127.0.0.1", port), handler(completions))
+    except OSError as error:
+        raise OSError(f"port {port}: {error.strerror}; choose another with --port") from error
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,19 +12,25 @@ A trace is a file with one request a line, in JSON (JSONL), in any order:
 arrival: when it came, in seconds, from any zero; prompt, output: how many tokens it has, and gets;
 right, which may be missing: of each token of the output, how many of the draft's best guesses, from
 it on, are the text's own. Where it is missing, no guess is right. Other entries are left alone.
+Public traces are read as they are, by the names of their fields (`FORMS`), and so is a table (CSV).
 """
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import itertools
 import json
 import math
+import re
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -103,45 +109,147 @@ def write_trace(path: str | Path, traces: Sequence[Trace], arriving: Sequence[fl
     Path(path).write_text("".join(lines), encoding="utf-8")
 
 
-def read_trace(path: str | Path) -> tuple[list[Trace], list[float]]:
+class Form(NamedTuple):
+    """Whose trace it is, the names of its three fields, and the seconds of its unit of time.
+
+    and_has: a further field, where those three are not its alone.
+    """
+
+    whose: str
+    arrival: str
+    prompt: str
+    output: str
+    unit: float = 1.0
+    and_has: str = ""
+
+    def is_of(self, record: dict) -> bool:
+        """Whether a record has its fields."""
+        return {self.arrival, self.prompt, self.output, self.and_has or self.arrival} <= {*record}
+
+
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+FORMS = (  # the first that fits
+    Form("ours", "arrival", "prompt", "output"),
+    Form("Qwen's", "timestamp", "input_length", "output_length", and_has="chat_id"),
+    Form("Mooncake's", "timestamp", "input_length", "output_length", UNITS["ms"]),
+    Form("Azure's", "TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    Form("BurstGPT's", "Timestamp", "Request tokens", "Response tokens"),
+)
+EXAMPLE = '{"arrival": 0.25, "prompt": 20, "output": 3}'
+
+
+def read_trace(
+    path: str | Path, fields: Sequence[str] | None = None
+) -> tuple[list[Trace], list[float]]:
     """The requests of a trace file and when they arrive, the first at 0 seconds.
 
-    Raises ValueError for a line that is none, with its number, and OSError where there is no file.
+    fields: the names of arrival, prompt and output there, by default those of `FORMS`; the first
+    may end in a unit, as in "sent:ms". A request with an output of 0 tokens, as a failed one is
+    written, is left out; stderr says how many are. Raises ValueError for what is no request, with
+    its line, and OSError where there is no file.
     """
-    found = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                found.append(request_of(line))
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from None
+    form, found, left_out = None, [], 0
+    if fields:
+        arrival, _, unit = fields[0].rpartition(":")
+        named = (arrival, UNITS[unit]) if unit in UNITS and arrival else (fields[0], 1.0)
+        form = Form("yours", named[0], *fields[1:], named[1])
+    for number, record in records(path):
+        try:
+            form = form or form_of(record)
+            arrival, trace = request_of(record, form)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        left_out += trace is None
+        found += [(arrival, trace)] if trace else []
     if not found:
         raise ValueError(f"{path} has no request; write one a line, in JSON: {EXAMPLE}")
+    if left_out:
+        print(
+            f"{path}: {left_out} requests with an output of 0 tokens are left out", file=sys.stderr
+        )
     found.sort(key=lambda one: one[0])
     return [trace for _, trace in found], [arrival - found[0][0] for arrival, _ in found]
 
 
-EXAMPLE = '{"arrival": 0.25, "prompt": 20, "output": 3}'
+def records(path: str | Path) -> Iterator[tuple[int, dict]]:
+    """The lines of a file, numbered, as records: JSON objects, or the rows of a table by its head.
 
-
-def request_of(line: str) -> tuple[float, Trace]:
-    """When a request of a trace file arrives, and the request. Raises ValueError for none."""
+    Lines end as any system ends them, and nowhere else. Raises ValueError for what is neither.
+    """
     try:
-        said = json.loads(line)
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8 (byte {error.start}); save it as that") from None
+    lines, start = io.StringIO(text, newline=None), text.lstrip()
+    if start[:1] in ("{", "["):
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    said = json.loads(line)
+                except (ValueError, RecursionError):
+                    said = None
+                if not isinstance(said, dict):
+                    why = f"this is no JSON object; write a request as {EXAMPLE}"
+                    raise ValueError(f"{path}, line {number}: {why}")
+                yield number, said
+        return
+    head = start.partition("\n")[0]
+    table = csv.reader(lines, delimiter=max(",;\t", key=head.count))
+    try:
+        names: list[str] = []
+        for row in table:
+            cells = [cell.strip() for cell in row]
+            if any(cells) and names:
+                row_of = dict(zip(names, map(number_in, cells), strict=False))
+                yield table.line_num, dict.fromkeys(names) | row_of
+            names = names or (cells if any(cells) else [])
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {table.line_num}: this is no row of a table: {error}"
+        ) from None
+
+
+def number_in(cell: str) -> float | str:
+    """The number that a table's cell holds, or else its text."""
+    try:
+        return float(cell)
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise ValueError(f"this is no JSON object; write a request as {EXAMPLE}")
-    arrival = said.get("arrival")
-    if not (isinstance(arrival, int | float) and not isinstance(arrival, bool)) or (
-        not math.isfinite(arrival)
-    ):
-        raise ValueError(f'"arrival" is {arrival!r}; give seconds, such as 0.25')
-    for name in ("prompt", "output"):
-        if not whole(said.get(name), 1):
-            raise ValueError(f'"{name}" is {said.get(name)!r}; give a number of tokens, from 1')
-    n = said["output"]
-    right = said.get("right", [0] * n)
+        return cell
+
+
+def form_of(record: dict) -> Form:
+    """The form that a record has. Raises ValueError for none."""
+    for form in FORMS:
+        if form.is_of(record):
+            return form
+    known = "; ".join(f"{', '.join(form[1:4])} ({form.whose})" for form in FORMS)
+    raise ValueError(
+        f"its fields are {', '.join(map(str, record)) or 'none'}, and those of a trace {known}: "
+        "name yours with --fields ARRIVAL PROMPT OUTPUT"
+    )
+
+
+def request_of(record: dict, form: Form) -> tuple[float, Trace | None]:
+    """When a record's request arrives, in seconds, and it; None if its output has 0 tokens.
+
+    Raises ValueError, with the field's own name, for what is none.
+    """
+    said = record.get(form.arrival)
+    arrival = seconds_of(said, form.unit)
+    if arrival is None:
+        raise ValueError(f'"{form.arrival}" is {said!r}; give seconds, such as 0.25')
+    counts = []
+    for name, least in ((form.output, 0), (form.prompt, 1)):
+        count = record.get(name)
+        if isinstance(count, float) and count.is_integer():
+            count = int(count)
+        if not whole(count, least):
+            raise ValueError(f'"{name}" is {record.get(name)!r}; give a number of tokens, from 1')
+        if count == 0:
+            return arrival, None
+        counts.append(count)
+    n, prompt = counts
+    right = record.get("right", [0] * n)
     if not isinstance(right, list) or len(right) != n:
         raise ValueError(f'"right" must be a list of {n} numbers, one for each token of the output')
     for i, count in enumerate(right):
@@ -150,7 +258,21 @@ def request_of(line: str) -> tuple[float, Trace]:
                 f'"right" has {count!r} at index {i}; {n - i} tokens come from there on, and it '
                 "says how many of them are guessed"
             )
-    return float(arrival), Trace(said["prompt"], right)
+    return arrival, Trace(prompt, right)
+
+
+def seconds_of(said, unit: float) -> float | None:
+    """A number of units, or a date and time from 1970 on, in seconds; None for anything else."""
+    if isinstance(said, int | float) and not isinstance(said, bool):
+        return said * unit if abs(said) <= sys.float_info.max else None
+    day = r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)?"
+    parts = re.fullmatch(day, said) if isinstance(said, str) else None
+    try:
+        to_the_second, fraction, zone = parts.groups("")
+        moment = datetime.fromisoformat(to_the_second + (zone.strip("Z") or "+00:00"))
+        return moment.timestamp() + float(fraction or 0)
+    except (AttributeError, ValueError):  # no date, or none of the calendar
+        return None
 
 
 def whole(number, least: int) -> bool:
@@ -183,7 +305,10 @@ def at_rate(arriving: Sequence[float], rate: float) -> np.ndarray:
     """
     seconds = np.asarray(arriving, dtype=float) - arriving[0]
     if not seconds[-1] > 0:
-        raise ValueError("all requests arrive at once; such a trace has no rate")
+        raise ValueError(
+            "all requests arrive at once; such a trace has no rate (with --burstiness, arrivals "
+            "are drawn)"
+        )
     return seconds * (len(seconds) - 1) / seconds[-1] / rate
 
 
@@ -299,6 +424,36 @@ class StepTime:
             passed = [bare(one.rows, one.width, 0) for one in seen.passes]
             rest += np.subtract(np.median(runs, axis=0), passed).tolist()
         return cls(passes, *np.linalg.lstsq(np.array(notes), rest, rcond=None)[0].clip(0).tolist())
+
+    def told(self) -> dict:
+        """The table as --json and --steps write it: passes are [rows, tokens of each, seconds]."""
+        parts = {name: getattr(self, name) for name in ("fixed", "per_row", "per_guess")}
+        return parts | {"passes": [[*size, seconds] for size, seconds in self.passes.items()]}
+
+    @classmethod
+    def read(cls, path: Path) -> StepTime:
+        """The table of such a file; beside its passes, what it leaves out costs nothing.
+
+        Raises ValueError if it does not say what every step takes, OSError if it is not there.
+        """
+        example = '{"passes": [[1, 1, 0.02], [1, 64, 0.03], …]}: rows, tokens of each, seconds'
+        try:
+            said = json.loads(path.read_bytes().decode("utf-8-sig"))
+            passes = {(rows, width): seconds for rows, width, seconds in said["passes"]}
+            rest = [said.get(name, 0.0) for name in ("fixed", "per_row", "per_guess")]
+            right = all(0 < seconds < math.inf for seconds in passes.values())
+            right = right and all(0 <= seconds < math.inf for seconds in rest)
+            right = right and all(whole(n, 1) for size in passes for n in size)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            right = False
+        if not right:
+            raise ValueError(f"{path} is no table of what steps take; write {example}")
+        sizes = [sorted({1, *one}) for one in zip(*passes, strict=True)] or [[1], [1]]
+        absent = [size for size in itertools.product(*sizes) if size not in passes]
+        if absent or min(map(len, sizes)) < 2:
+            what = f"{absent[0]}" if absent else "more than one number of rows, or of tokens,"
+            raise ValueError(f"{path} does not say what a pass of {what} takes; write {example}")
+        return cls(passes, *rest)
 
     def __call__(self, rows: int, width: int, guesses: int, tokens: int = 0) -> float:
         """Seconds of a step; between the passes that were measured, and above, on straight lines.
