@@ -16,7 +16,7 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.course import chapter_28
 from nanogpt.measure import size
-from nanogpt.measure.configs import counted
+from nanogpt.measure.configs import FAMILIES, NVFP4, counted
 from nanogpt.measure.costs import batch_times
 from nanogpt.measure.size import batches_of, curves, main, model_of, number_of, written
 from nanogpt.measure.sizing import (
@@ -420,6 +420,7 @@ def test_a_fit_refuses_cells_that_cannot_tell(times):
 
 
 LLAMA = {
+    "model_type": "llama",
     "hidden_size": 4096,
     "intermediate_size": 14336,
     "num_hidden_layers": 32,
@@ -428,7 +429,12 @@ LLAMA = {
     "vocab_size": 128256,
     "tie_word_embeddings": False,
 }
-MIXTRAL = LLAMA | {"vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 
 
 def test_a_models_config_is_counted(tmp_path):
@@ -460,6 +466,7 @@ def test_heads_need_not_share_out_the_width():
 
 
 QWEN3 = {  # Qwen3-30B-A3B
+    "model_type": "qwen3_moe",
     "hidden_size": 2048,
     "intermediate_size": 6144,
     "moe_intermediate_size": 768,
@@ -473,6 +480,7 @@ QWEN3 = {  # Qwen3-30B-A3B
     "vocab_size": 151936,
 }
 DEEPSEEK = {  # DeepSeek-V3 and R1
+    "model_type": "deepseek_v3",
     "hidden_size": 7168,
     "intermediate_size": 18432,
     "moe_intermediate_size": 2048,
@@ -492,6 +500,7 @@ DEEPSEEK = {  # DeepSeek-V3 and R1
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
 GPT_OSS = {  # gpt-oss-120b
+    "model_type": "gpt_oss",
     "hidden_size": 2880,
     "intermediate_size": 2880,
     "num_hidden_layers": 36,
@@ -555,25 +564,126 @@ def test_experts_may_have_bytes_of_their_own():
     assert plan.pass_seconds(shape, 1, 1) == pytest.approx(2 * 30 / 4), "the experts' rate"
 
 
-def test_stored_bits_are_read_from_a_config():
-    for quantised, stored in (
+ATTENTION = [f"model.layers.{i}.self_attn*" for i in range(61)]
+
+
+@pytest.mark.parametrize(
+    ("quantised", "stored"),
+    [
         ({"quant_method": "fp8"}, (1, 0)),
-        ({"quant_method": "awq", "bits": 4}, (0.5, 0)),
+        ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["gate"]}, (0.5, 0)),
         ({"quant_method": "mxfp4"}, (2, MXFP4)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, (0.5, 0)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, (1, 0)),
+        ({"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}, (NVFP4, 0)),
+        ({"quant_algo": "NVFP4", "ignore": ["vision.0.self_attn.*", "lm_head"]}, (NVFP4, 0)),
+        ({"quant_algo": "NVFP4", "ignore": ATTENTION}, (2, NVFP4)),
+        (
+            {"config_groups": {"0": {"weights": {"num_bits": 4}}}, "ignore": ["re:.*self_attn.*"]},
+            (2, 0.5),
+        ),
+    ],
+)
+def test_stored_bits_are_read_wherever_a_config_says_them(quantised, stored, tmp_path):
+    """Where attention is left as it was, only the experts' weights are narrow."""
+    plain = {key: value for key, value in DEEPSEEK.items() if key != "quantization_config"}
+    inside = {"text_config": plain | {"quantization_config": quantised}}
+    outside = {"quantization_config": quantised, "text_config": plain}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(plain))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantised}))
+    found = [*(counted(config, "it") for config in (inside, outside)), model_of(str(path))]
+    assert {(shape.weight_bytes, shape.expert_bytes) for shape in found} == {stored}
+
+
+def test_a_way_of_quantising_that_nobody_knows_is_refused():
+    for how, named in (
+        ({"quant_method": "abacus"}, "abacus"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),  # of which weights?
+        ({"quant_algo": "NVFP4", "ignore": ["*self_attn*"]}, "NVFP4"),  # and no experts
     ):
-        shape = counted(LLAMA | {"quantization_config": quantised}, "it")
-        assert (shape.weight_bytes, shape.expert_bytes) == stored
-    strange = LLAMA | {"quantization_config": {"quant_method": "abacus"}}
-    with pytest.raises(ValueError, match="quantised by 'abacus': say how many bytes with --bytes"):
-        counted(strange, "it")
-    assert counted(strange, "it", 0.25).weight_bytes == 0.25
+        strange = LLAMA | {"quantization_config": how}
+        with pytest.raises(ValueError, match=f"quantised by '{named}': say how many bytes with"):
+            counted(strange, "it")
+        assert counted(strange, "it", 0.25).weight_bytes == 0.25
     assert counted(GPT_OSS, "it", 2).weights == 2 * counted(GPT_OSS, "it").parameters
     assert counted({"text_config": LLAMA}, "it") == counted(LLAMA, "it")
 
 
-def test_other_layers_cannot_be_counted():
-    with pytest.raises(ValueError, match="layers of linear_attention: they cannot be counted"):
-        counted(LLAMA | {"layer_types": ["linear_attention", "full_attention"]}, "it")
+TIED = "tie_word_embeddings", False
+# What a class cannot do without, and what makes it the mixture that it is named for.
+ALSO = {
+    "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1}
+    | {"moe_intermediate_size": 1408},
+    "dots1": {"n_routed_experts": 16, "num_experts_per_tok": 4, "n_shared_experts": 2}
+    | {"sliding_window": None, "first_k_dense_replace": 1},
+    "granitemoeshared": {"shared_intermediate_size": 1024},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16, "moe_topk": [4] * 7},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "qwen3_moe": {"decoder_sparse_step": 2, "mlp_only_layers": [3]},
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_is_counted_as_transformers_makes_it(kind):
+    """Weights within 1 %, windows and a token's cache exactly: on the meta device, 7 layers.
+
+    A file that leaves out all but the layers; one with other sizes that says everything; and one
+    that says what differs from the class, as in a `text_config`.
+    """
+    transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]'")
+    twins = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text"}
+    twin = (twins | {"qwen2_5_vl": "qwen2_5_vl_text"}).get(kind, kind)
+    given = {"num_hidden_layers": 7} | ALSO.get(kind, {})
+    made = transformers.AutoConfig.for_model(twin, **given)
+    other = {"vocab_size": 300_000, "tie_word_embeddings": not getattr(made, *TIED)}
+    if hasattr(made, "num_key_value_heads") and not hasattr(made, "kv_lora_rank"):
+        other["num_key_value_heads"] = made.num_attention_heads // 2
+    more = transformers.AutoConfig.for_model(twin, **(given | other))
+    for config, files in ((made, [given]), (more, [more.to_dict(), given | other])):
+        total, layers = measured(transformers, config)
+        windows = [window for _, window in layers if window]
+        for file in files:
+            shape = counted(json.loads(json.dumps(file | {"model_type": kind})), "config.json")
+            assert shape.parameters == pytest.approx(total, rel=0.01)
+            assert {entry for entry, _ in layers} == {shape.entry}
+            assert (len(windows), max(windows, default=0)) == (shape.windowed, shape.window)
+
+
+def measured(transformers, config):
+    """(weights, [(numbers a token leaves in the cache, window or None) of each layer])."""
+    with torch.device("meta"):
+        try:
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+            head = 0
+        except ValueError:  # the text's part of a model that sees as well
+            model = transformers.AutoModel.from_config(config, dtype=torch.bfloat16)
+            head = 0 if getattr(config, *TIED) else config.vocab_size * config.hidden_size
+        ids = torch.zeros(1, 2, dtype=torch.int64)
+        cache = model(input_ids=ids, use_cache=True).past_key_values
+    total = head + sum(weight.numel() for weight in model.parameters())
+    layers = [
+        (x.keys.shape[1] * (x.keys.shape[3] + x.values.shape[3]), getattr(x, "sliding_window", 0))
+        for x in cache.layers
+    ]
+    return total, layers
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA | {"layer_types": ["linear_attention", "full_attention"]},
+        {"model_type": "jamba", **{k: v for k, v in LLAMA.items() if k != "model_type"}},
+        {"text_config": {"hidden_size": 64}},
+        MIXTRAL | {"num_experts_per_tok": 8},
+        MIXTRAL | {"num_local_experts": [4, 8]},
+        LLAMA | {"hidden_size": 0},
+    ],
+)
+def test_other_models_cannot_be_counted(config):
+    with pytest.raises(ValueError, match=r"^config.json has .*, so it cannot be counted; give the"):
+        counted(config, "config.json")
 
 
 def test_experts_are_written_on_the_command_line(capsys):

@@ -71,6 +71,17 @@ def written(text: str) -> Shape:
     return replace(shape, active=number_of(active[0]), **counts)
 
 
+def read(path: Path) -> dict:
+    """The JSON object in a file. Raises ValueError for none."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as JSON ({error})") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} has no JSON object in it, but a {type(config).__name__}")
+    return config
+
+
 def model_of(text: str, weight_bytes: float | None = None) -> Shape:
     """A Shape from a name in MODELS, a path to a config.json or its folder, or its numbers.
 
@@ -81,11 +92,10 @@ def model_of(text: str, weight_bytes: float | None = None) -> Shape:
         shape = MODELS[text.lower()]
     elif path.exists():
         path = path / "config.json" if path.is_dir() else path
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read as JSON ({error})") from None
-        shape = counted(config if isinstance(config, dict) else {}, str(path), weight_bytes)
+        config, beside = read(path), path.with_name("hf_quant_config.json")
+        if beside.exists():  # where NVIDIA's tool says how the weights are stored
+            config = {"quantization_config": read(beside).get("quantization")} | config
+        shape = counted(config, str(path), weight_bytes)
     elif text.count(",") in (2, 3):
         shape = written(text)
     else:
