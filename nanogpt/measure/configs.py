@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from nanogpt.measure.sizing import MXFP4, Shape, grouped, latent
 
@@ -226,7 +226,7 @@ def windows_of(config: Mapping, source: str) -> tuple[int, int]:
     kinds, layers = config.get("layer_types") or [], config["num_hidden_layers"]
     other = set(kinds) - {"full_attention", "sliding_attention"}
     if other:
-        raise refused(source, f"has layers of {min(other)}")
+        refuse(source, f"has layers of {min(other)}")
     window = config.get("sliding_window") or 0
     if not window or (config.get("use_sliding_window") is False and not kinds):
         return 0, 0
@@ -249,7 +249,7 @@ def bytes_of(config: Mapping, source: str, experts: bool = False) -> tuple[float
     if not quantised:
         return 2, 0
     if not isinstance(quantised, Mapping):
-        raise refused(source, f"has quantization_config {quantised!r}")
+        refuse(source, f"has quantization_config {quantised!r}")
     method, algorithm = quantised.get("quant_method"), quantised.get("quant_algo")
     if method == "mxfp4":
         return 2, MXFP4
@@ -278,9 +278,9 @@ def bytes_of(config: Mapping, source: str, experts: bool = False) -> tuple[float
     return (2, width) if whole else (width, 0)
 
 
-def refused(source: str, why: str) -> ValueError:
-    """The error that says why a config cannot be counted, and what to give instead."""
-    return ValueError(
+def refuse(source: str, why: str) -> NoReturn:
+    """Raises ValueError: why a config cannot be counted, and what to give instead."""
+    raise ValueError(
         f"{source} {why}, so it cannot be counted; give the model as PARAMETERS,LAYERS,ENTRY, "
         "such as 70B,80,2x8x128, or with experts 30B:3B,48,2x4x128,8/128"
     )
@@ -301,9 +301,9 @@ def filled(config: Mapping, source: str) -> dict:
     kind = text.get("model_type")
     odd = [key for key in UNKNOWN if text.get(key)]
     if odd:
-        raise refused(source, f"has {odd[0]}")
+        refuse(source, f"has {odd[0]}")
     if kind not in FAMILIES:
-        raise refused(source, f"has model_type {kind!r}" if kind else "has no model_type")
+        refuse(source, f"has model_type {kind!r}" if kind else "has no model_type")
     given = {NAMES.get(key, key): value for key, value in text.items()}
     found = FAMILIES[kind] | around | given
     for key in FAMILIES[kind]:
@@ -311,10 +311,10 @@ def filled(config: Mapping, source: str) -> dict:
         if isinstance(value, list) and value == value[:1] * len(value):  # the same in each layer
             value = found[key] = value[0] if value else None
         if not isinstance(value or 0, int) and key != "sliding_window_pattern":
-            raise refused(source, f"has {key} {value!r}")
+            refuse(source, f"has {key} {value!r}")
     missing = [key for key in NEEDED if not found[key] or found[key] < 1]
     if missing:
-        raise refused(source, f"has no {missing[0]}")
+        refuse(source, f"has no {missing[0]}")
     heads = found["num_attention_heads"]
     found["num_key_value_heads"] = found["num_key_value_heads"] or heads
     found["head_dim"] = found.get("head_dim") or found["hidden_size"] // heads
@@ -333,7 +333,7 @@ def counted(config: Mapping, source: str, weight_bytes: float | None = None) -> 
     experts = experts_of(config)
     if experts and not 0 < (experts.chosen or 0) < experts.number:
         why = f"has num_experts_per_tok {experts.chosen} of num_experts {experts.number}"
-        raise refused(source, why)
+        refuse(source, why)
     total, active = parameters_of(config, experts)
     if config.get("kv_lora_rank"):
         ranks = config["kv_lora_rank"], config["qk_rope_head_dim"]

@@ -449,7 +449,8 @@ class Plan:
         """A model's pass over n tokens of each of B texts."""
         machine = self.machine_for(model.expert_bytes or model.weight_bytes)
         products = model.product_seconds(machine, B * n)
-        others = model.n_layer * self.overhead + self.exchange_seconds(model, B * n)
+        starts = model.n_layer * self.overhead
+        others = starts + self.exchange_seconds(model, B * n)
         return products + self.attention_seconds(model, B, n) + others
 
     def round_seconds(self, B: int, K: int) -> float:
@@ -503,7 +504,8 @@ class Plan:
     def rate(self, B: int, K: int) -> float:
         """Tokens a second of B texts with K guesses each; K = 0 is plain decoding."""
         brought = B * expected_tokens(self.alpha, K)
-        return brought / (self.round_seconds(B, K) + brought * self.newcomers(K > 0))
+        prompts = brought * self.newcomers(K > 0)
+        return brought / (self.round_seconds(B, K) + prompts)
 
     def speed_up(self, B: int, K: int) -> float:
         """How many times as fast as plain decoding of as many texts."""
