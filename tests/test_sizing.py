@@ -682,6 +682,7 @@ def measured(transformers, config):
         MIXTRAL | {"num_experts_per_tok": 8},
         MIXTRAL | {"num_local_experts": [4, 8]},
         LLAMA | {"hidden_size": 0},
+        LLAMA | {"head_dim": "128"},
     ],
 )
 def test_other_models_cannot_be_counted(config):

@@ -159,6 +159,7 @@ FAMILIES = {  # model_type: the defaults of transformers' class
     "vaultgemma": sizes(2304, 9216, 26, 8, 4, 256000, sliding_window_pattern=2, **GEMMA),
     "youtu": sizes(2048, 6144, 32, 16, 16, 128256, **ranks(512, 1536, 64, 128, 128), **TIED),
 }  # fmt: skip
+READ = set().union(*FAMILIES.values())
 
 
 class Experts(NamedTuple):
@@ -306,7 +307,7 @@ def filled(config: Mapping, source: str) -> dict:
         refuse(source, f"has model_type {kind!r}" if kind else "has no model_type")
     given = {NAMES.get(key, key): value for key, value in text.items()}
     found = FAMILIES[kind] | around | given
-    for key in FAMILIES[kind]:
+    for key in READ & found.keys():
         value = found[key]
         if isinstance(value, list) and value == value[:1] * len(value):  # the same in each layer
             value = found[key] = value[0] if value else None
