@@ -6,10 +6,23 @@ The turn: how many texts fit on a machine at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib as mpl
 
-from nanogpt.measure.sizing import PassTime, Plan, Published
+from nanogpt.measure.sizing import (
+    GPUS,
+    MODELS,
+    REACHED,
+    Gpu,
+    PassTime,
+    Plan,
+    Published,
+    Shape,
+    alpha_from_tokens,
+    grouped,
+    layer_overhead,
+)
 from nanogpt.show.diagrams import box, sheet, words
 from nanogpt.show.figures import SERIES, STYLE, Picture, measured_beside_predicted, picture
 
@@ -72,6 +85,83 @@ H200_ONE_BY_ONE = {  # without a graph; B = n = 1
     ("llama-3.2-1b", 500): 5.33,
     ("llama-3.2-1b", 2000): 5.10,
 }
+
+
+class Crowd(NamedTuple):
+    """Published mean times per output token (TPOT, ms) of vLLM under load: {texts: (ms, tokens)}.
+
+    tokens: the mean acceptance length, 1 without a draft, with K guesses; prompt and output: mean
+    tokens of a text. model and draft are Shapes: a head's is one layer with its tables.
+    """
+
+    model: Shape
+    gpu: Gpu
+    gpus: int
+    draft: Shape | None
+    K: int
+    prompt: int
+    output: int
+    times: Mapping[int, tuple[float, float]]
+
+    def plan(self, B: int) -> Plan:
+        """The plan that B texts measure."""
+        tokens = self.times[B][1]
+        return Plan(
+            self.model, self.gpu, self.gpus, self.draft,
+            alpha=alpha_from_tokens(tokens, self.K) if self.K else 0.0,
+            context=self.prompt + self.output // 2, overhead=layer_overhead(), reached=REACHED,
+            link=self.gpu.link, prompt=self.prompt, output=self.output,
+        )  # fmt: skip
+
+
+# https://github.com/tomasruizt/vllm-scripts: vLLM of January 2026, prompts of InstructCoder,
+# temperature 0; results/logs-2026-01-23 on an H100 of 94 GB that reads 2.4 TB/s, online-throughput
+# on two that have no way to each other but the host's memory: taken for PCIe boards.
+H100_94 = Gpu(94e9, 2.4e12, 989e12, 1979e12)
+QWEN = MODELS["qwen3-32b"], H100_94, 1
+LLAMA = MODELS["llama-3.3-70b"], GPUS["H100-PCIE"], 2
+ONE_LAYER = {"n_layer": 1, "heads": 64, "cached": 8, "size": 128}
+CROWDS = {
+    "Qwen3-32B, plain": Crowd(
+        *QWEN, None, 0, 148, 200,
+        {1: (33.97, 1), 16: (35.46, 1), 32: (37.46, 1), 64: (40.44, 1), 128: (47.11, 1),
+         256: (65.43, 1)},
+    ),
+    "Qwen3-32B, Qwen3-1.7B, K = 4": Crowd(
+        *QWEN, grouped(1.72e9, 28, 16, 8, 128), 4, 148, 200,
+        {1: (16.98, 2.85), 8: (18.23, 2.86), 16: (19.69, 2.85), 32: (21.71, 2.86),
+         64: (28.91, 2.83), 128: (48.97, 2.83)},
+    ),
+    "Qwen3-32B, Qwen3-4B, K = 4": Crowd(
+        *QWEN, grouped(4.02e9, 36, 32, 8, 128), 4, 148, 200,
+        {1: (18.72, 3.16), 8: (20.23, 3.12), 16: (21.31, 3.19), 32: (23.71, 3.17),
+         64: (31.87, 3.13)},
+    ),
+    "Qwen3-32B, EAGLE-3, K = 4": Crowd(
+        *QWEN, grouped(1.6e9, **ONE_LAYER), 4, 148, 200,
+        {1: (16.83, 2.28), 8: (18.15, 2.26), 16: (19.37, 2.27), 32: (21.04, 2.26),
+         64: (27.65, 2.25), 128: (46.44, 2.25)},
+    ),
+    "Llama-3.3-70B on two, plain": Crowd(
+        *LLAMA, None, 0, 174, 146,
+        {1: (43.31, 1), 8: (47.77, 1), 16: (52.91, 1), 32: (57.24, 1), 64: (68.29, 1)},
+    ),
+    "Llama-3.3-70B on two, 3.2-1B, K = 4": Crowd(
+        *LLAMA, MODELS["llama-3.2-1b"], 4, 174, 146,
+        {1: (13.91, 3.97), 8: (17.63, 3.95), 16: (20.77, 4.01), 32: (28.63, 4.01),
+         64: (44.78, 3.94)},
+    ),
+    "Llama-3.3-70B on two, 3.2-1B, K = 7": Crowd(
+        *LLAMA, MODELS["llama-3.2-1b"], 7, 174, 146,
+        {1: (11.88, 5.38), 8: (14.96, 5.41), 16: (18.67, 5.50), 32: (27.90, 5.47),
+         64: (45.97, 5.18)},
+    ),
+    "Llama-3.3-70B on two, EAGLE-3, K = 4": Crowd(
+        *LLAMA, grouped(1.3e9, **ONE_LAYER), 4, 174, 146,
+        {1: (15.18, 3.14), 8: (18.73, 3.18), 16: (22.11, 3.19), 32: (29.85, 3.18),
+         64: (43.45, 3.16)},
+    ),
+}  # fmt: skip
 CASES = (  # gpus, memory, utilisation, (weights, cache a token) of each model, context; right
     ((2, 100, 0.9, [(50, 2), (30, 1)], 2), 16),  # 180 - 80 bytes of room, 6 a text
     ((2, 80e9, 1.0, [(140e9, 327680), (16e9, 131072)], 2000), 4),

@@ -21,6 +21,7 @@ from nanogpt.measure.configs import counted
 from nanogpt.measure.sizing import (
     GPUS,
     MODELS,
+    REACHED,
     Gpu,
     Plan,
     Shape,
@@ -31,6 +32,8 @@ from nanogpt.measure.sizing import (
 from nanogpt.show import figures
 
 MOST = 32  # guesses tried for the best K
+FEW = 64  # tokens of a pass; with more, chapter 28's measurements are off by up to BAND
+BAND = 0.2
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
@@ -71,6 +74,17 @@ def written(text: str) -> Shape:
     return replace(shape, active=number_of(active[0]), **counts)
 
 
+def read(path: Path) -> dict:
+    """The JSON object in a file. Raises ValueError for none."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as JSON ({error})") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} has no JSON object in it, but a {type(config).__name__}")
+    return config
+
+
 def model_of(text: str, weight_bytes: float | None = None) -> Shape:
     """A Shape from a name in MODELS, a path to a config.json or its folder, or its numbers.
 
@@ -81,11 +95,10 @@ def model_of(text: str, weight_bytes: float | None = None) -> Shape:
         shape = MODELS[text.lower()]
     elif path.exists():
         path = path / "config.json" if path.is_dir() else path
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read as JSON ({error})") from None
-        shape = counted(config if isinstance(config, dict) else {}, str(path), weight_bytes)
+        config, beside = read(path), path.with_name("hf_quant_config.json")
+        if beside.exists():  # where NVIDIA's tool says how the weights are stored
+            config = {"quantization_config": read(beside).get("quantization")} | config
+        shape = counted(config, str(path), weight_bytes)
     elif text.count(",") in (2, 3):
         shape = written(text)
     else:
@@ -152,15 +165,28 @@ def described(model: Shape, context: int) -> str:
     return f"{size} ({width}); a token's cache {kappa:.1f} KiB"
 
 
+def said(number: float, rows: int, form: str) -> str:
+    """A number, or, of a pass over more than FEW tokens, the band that it lies in."""
+    if rows <= FEW:
+        return format(number, form)
+    return "-".join(format(number * by, form) for by in (1 - BAND, 1 + BAND))
+
+
 def assumed(plan: Plan) -> list[str]:
     """The lines that say what the numbers leave out, or take for granted."""
-    micro = 1e6 * plan.overhead
-    lines = [
-        f"time    the roofline plus {micro:.0f} us a layer of each pass; not in it: what GPUs tell "
-        "each other, and sampling"
-        if micro
-        else "time    the roofline alone: no server is as fast (leave out --overhead 0)"
-    ]
+    lines = ["time    the roofline alone: no server is as fast (leave out --overhead 0)"]
+    if plan.overhead:
+        lines = [
+            f"time    the roofline with {plan.reached:.0%} of the operations, and "
+            f"{1e6 * plan.overhead:.0f} us a layer of each pass"
+            + f"; {plan.link / 1e9:g} GB/s between GPUs" * (plan.gpus > 1)
+            + "; no sampling"
+        ]
+    lines.append(
+        f"load    prompts of {plan.prompt:,} tokens pass with the others', for {plan.output:,} each"
+        if plan.output
+        else "load    newcomers' prompts are left out; name --prompt and --output to count them"
+    )
     if not plan.draft:
         lines.append(
             f"no draft: guesses cost nothing, as with lookup, and alpha {plan.alpha:g} is high for "
@@ -202,55 +228,65 @@ def ends(plan: Plan, K: int, last: int) -> str:
     return f"K={K}: slower with {said} texts" if said else f"K={K}: pays up to {last:,} ({full})"
 
 
-def waits(plan: Plan) -> list[str]:
-    """The lines that say how long a text waits for its first token, and from one to the next."""
-    B, K = plan.texts(), plan.best_K(plan.texts(), MOST)
-    plain = plan.texts(False)
+def waits(plan: Plan) -> str:
+    """The line that says how long a text waits for its first token."""
     first = f"TTFT    {1e3 * plan.prompt_seconds(False):.0f} ms for {plan.context:,} tokens alone"
     drafted = f", {1e3 * plan.prompt_seconds():.0f} with the draft's" * (plan.draft is not None)
-    return [
-        first + drafted,
-        f"TPOT    {1e3 * plan.token_seconds(1, 0):.1f} ms a token for one plain text, "
-        f"{1e3 * plan.token_seconds(1, plan.best_K(1, MOST)):.1f} with the best K; memory full: "
-        f"{1e3 * plan.token_seconds(plain, 0):.1f} and {1e3 * plan.token_seconds(B, K):.1f}",
-    ]
+    return first + drafted
 
 
 def filled(plan: Plan) -> list[str]:
     """The lines that compare a full memory with a full one without a draft, for several alphas."""
     B, without = plan.texts(), plan.texts(False)
-    found = (replace(plan, alpha=alpha).full_gain(MOST) for alpha in ALPHAS)
-    gains = ", ".join(f"{a:g}: {gain:.2f}" for a, gain in zip(ALPHAS, found, strict=True))
+
+    def gain(alpha: float) -> str:
+        other = replace(plan, alpha=alpha)
+        return said(other.full_gain(MOST), plan.rows(B, other.best_K(B, MOST)), ".2f")
+
     return [
         f"memory full: {B:,} texts with K={best(plan, B)} against {without:,} without a draft: "
-        f"{plan.full_gain(MOST):.2f} times the tokens a second",
-        f"the same for alpha {gains}",
+        f"{gain(plan.alpha)} times the tokens a second",
+        "the same for alpha " + ", ".join(f"{alpha:g}: {gain(alpha)}" for alpha in ALPHAS),
     ]
+
+
+def pace(plan: Plan, B: int, K: int) -> str:
+    """Tokens a second of B texts, and a text's milliseconds a token (TPOT)."""
+    rows = plan.rows(B, K)
+    each = said(1e3 * plan.token_seconds(B, K), rows, ".1f")
+    return f"{said(plan.rate(B, K), rows, ',.0f'):>14} {each:>11}"
 
 
 def sized(plan: Plan, Ks: Sequence[int], most: int | None = None) -> list[str]:
     """The lines that say what fits, what is gained with each K and batch, and where it ends."""
     batches = batches_of(plan, most)
+    heads = "".join(f"{f'K={K}':>11}" for K in Ks)
     lines = [
         *fitting(plan),
         *assumed(plan),
         f"alpha {plan.alpha:.3g}; times as fast as plain decoding of as many texts:",
-        "texts   plain, tokens/s " + "".join(f"{f'K={K}':>7}" for K in Ks) + "   best K",
+        f"texts {'plain, token/s':>14} {'ms a token':>11}{heads}   best K"
+        f" {'token/s':>14} {'ms a token':>11}",
     ]
     for B in batches:
-        gains = "".join(f"{plan.speed_up(B, K):7.2f}" for K in Ks)
-        lines.append(f"{B:5}   {plan.rate(B, 0):15,.0f} {gains} {best(plan, B):>8}")
+        gains = "".join(f"{said(plan.speed_up(B, K), plan.rows(B, K), '.2f'):>11}" for K in Ks)
+        fast = pace(plan, B, plan.best_K(B, MOST))
+        lines.append(f"{B:5} {pace(plan, B, 0)}{gains} {best(plan, B):>8} {fast}")
+    if plan.rows(batches[-1], max(Ks)) > FEW:
+        lines.append(f"a band, where a pass reads more than {FEW} tokens; below, its middle counts")
     lines += [ends(plan, K, min(batches[-1], 4096)) for K in Ks]
-    return [*lines, *filled(plan), *waits(plan)]
+    return [*lines, *filled(plan), waits(plan)]
 
 
 def as_json(plan: Plan, Ks: Sequence[int], most: int | None = None) -> dict:
-    """The same numbers for a program: sizes in bytes, times in seconds."""
+    """The same numbers for a program: sizes in bytes, times in seconds; no bands."""
     rows = [
         {
             "texts": B,
             "plain_tokens_per_second": plan.rate(B, 0),
             "speed_up": {str(K): plan.speed_up(B, K) for K in Ks},
+            "tokens_per_second": {str(K): plan.rate(B, K) for K in Ks},
+            "tpot": {str(K): plan.token_seconds(B, K) for K in (0, *Ks)},
             "best_K": plan.best_K(B, MOST),
         }
         for B in batches_of(plan, most)
@@ -311,7 +347,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="the part of the memory in use, default: %(default)s",
     )
     parser.add_argument(
-        "--context", type=int, default=2000, help="tokens a text, default: %(default)s"
+        "--context",
+        type=int,
+        help="tokens a text, default: 2000, or the prompt and half of the output",
+    )
+    parser.add_argument(
+        "--prompt", type=int, default=0, help="tokens of a text's prompt, which joins the passes, …"
+    )
+    parser.add_argument("--output", type=int, default=0, help="… for so many tokens of its own")
+    parser.add_argument(
+        "--tree", type=int, default=0, help="tokens of a text in a check, if guesses are a tree"
     )
     parser.add_argument("--batch", type=int, help="texts at once, at most")
     parser.add_argument("--alpha", type=float, help="acceptance of a guess, default: 0.8")
@@ -326,7 +371,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--overhead",
         type=float,
         help="microseconds a layer takes besides, in every pass; default: "
-        f"{1e6 * layer_overhead():.0f}, the median of three published rates",
+        f"{1e6 * layer_overhead():.0f}, the median of three published rates; "
+        "0: the roofline alone",
     )
     parser.add_argument(
         "--dp-attention", action="store_true", help="each text's attention on one GPU"
@@ -362,17 +408,28 @@ def plan_of(given: argparse.Namespace) -> Plan:
         raise ValueError("--draft-bytes without a --draft: name the draft, or leave both out")
     if given.parallel and not given.draft:
         raise ValueError("--parallel without a --draft: name the draft, or leave both out")
+    if bool(given.prompt) != bool(given.output):
+        raise ValueError("--prompt and --output belong together, such as --prompt 500 --output 200")
+    gpu, overhead = gpu_of(given.gpu), overhead_given(given)
+    context = 2000 if given.context is None else given.context
+    if given.context is None and given.output:
+        context = given.prompt + given.output // 2
     return Plan(
         model_of(given.target, given.bytes),
-        gpu_of(given.gpu),
+        gpu,
         given.gpus,
         model_of(given.draft, given.draft_bytes) if given.draft else None,
         alpha_given(given),
-        given.context,
+        context,
         given.utilisation,
-        overhead_given(given),
+        overhead,
         given.dp_attention,
         given.parallel,
+        REACHED if overhead else 1.0,
+        gpu.link if overhead else 0.0,
+        given.prompt,
+        given.output,
+        given.tree,
     )
 
 

@@ -153,6 +153,11 @@ class Shape:
             )
 
     @property
+    def width(self) -> float:
+        """Numbers of a token between two layers, by the rule of 12 width² weights a layer."""
+        return math.sqrt((self.active or self.parameters) / (12 * self.n_layer))
+
+    @property
     def one_expert(self) -> float:
         """Parameters of one expert, in all layers; 0 if there are none."""
         if not self.active:
@@ -295,10 +300,15 @@ MODELS = {  # from their config.json files and reports; parameters as the report
 }
 
 
+REACHED = 0.65  # of a data sheet's operations: the products of a crowd in chapter 28, on an H200
+PCIE = 25e9  # bytes a second of an all-reduce of two boards; fits chapter 28's Llama-3.3-70B
+
+
 class Gpu(NamedTuple):
     """Bytes of memory, bytes read from it a second, dense operations a second by their width.
 
-    flops: with 16 bits; flops8 and flops4: with 8 and 4, 0 where it cannot.
+    flops: with 16 bits; flops8 and flops4: with 8 and 4, 0 where it cannot. link: bytes a second
+    to the other GPUs in one direction: NVLink's as the sheets have it.
     """
 
     memory: float
@@ -306,6 +316,7 @@ class Gpu(NamedTuple):
     flops: float
     flops8: float = 0
     flops4: float = 0
+    link: float = PCIE
 
     def rate(self, weight_bytes: float) -> float:
         """Operations a second with weights of so many bytes.
@@ -323,17 +334,21 @@ class Gpu(NamedTuple):
 # architecture paper for the 4090, sums of 32 bits; amd.com/en/products/accelerators/instinct);
 # what they quote "with sparsity" is halved.
 GPUS = {
-    "A100": Gpu(80e9, 2.039e12, 312e12),
-    "H20": Gpu(96e9, 4.0e12, 148e12, 296e12),
-    "H100": Gpu(80e9, 3.35e12, 989e12, 1979e12),
-    "H200": Gpu(141e9, 4.8e12, 989e12, 1979e12),
-    "B200": Gpu(180e9, 7.7e12, 2250e12, 4500e12, 9000e12),
-    "GB200": Gpu(186e9, 8.0e12, 2500e12, 5000e12, 10000e12),
+    "A100": Gpu(80e9, 2.039e12, 312e12, link=300e9),
+    "H20": Gpu(96e9, 4.0e12, 148e12, 296e12, link=450e9),
+    "H100": Gpu(80e9, 3.35e12, 989e12, 1979e12, link=450e9),
+    "H100-PCIE": Gpu(80e9, 2.0e12, 756e12, 1513e12),
+    "H100-NVL": Gpu(94e9, 3.9e12, 835e12, 1671e12, link=300e9),
+    "H200": Gpu(141e9, 4.8e12, 989e12, 1979e12, link=450e9),
+    "B200": Gpu(180e9, 7.7e12, 2250e12, 4500e12, 9000e12, link=900e9),
+    "B300": Gpu(288e9, 8.0e12, 2250e12, 4500e12, 13500e12, link=900e9),
+    "GB200": Gpu(186e9, 8.0e12, 2500e12, 5000e12, 10000e12, link=900e9),
     "L4": Gpu(24e9, 0.3e12, 121e12, 242e12),
     "L40S": Gpu(48e9, 0.864e12, 362e12, 733e12),
     "RTX4090": Gpu(24e9, 1.008e12, 165.2e12, 330.3e12),
-    "MI300X": Gpu(192e9, 5.3e12, 1307e12, 2614e12),
-    "MI355X": Gpu(288e9, 8.0e12, 2500e12, 5000e12, 10000e12),
+    "RTX-PRO-6000": Gpu(96e9, 1.792e12, 503.8e12, 1007.6e12, 2015.2e12),
+    "MI300X": Gpu(192e9, 5.3e12, 1307e12, 2614e12, link=448e9),
+    "MI355X": Gpu(288e9, 8.0e12, 2500e12, 5000e12, 10000e12, link=538e9),
 }
 
 
@@ -347,6 +362,10 @@ class Plan:
     dp_attention: each text's attention runs on one GPU; otherwise every text's heads are dealt out
     to all GPUs, and a head that is the only one lies on each of them (tensor parallelism). The
     copies of attention's weights that dp_attention takes are not counted.
+    reached: the part of the GPUs' operations a second that products reach. link: bytes a second
+    between GPUs, which all-reduce twice a layer; 0 leaves that out. prompt, output: tokens of a
+    text, whose prompt passes in the others' passes; 0 leaves it out. tree: tokens of a text that a
+    check reads, where guesses are a tree of depth K; 0: K + 1.
     Without a draft, guesses cost nothing (prompt lookup). Raises ValueError for what cannot be.
     """
 
@@ -360,12 +379,19 @@ class Plan:
     overhead: float = 0.0
     dp_attention: bool = False
     parallel: bool = False
+    reached: float = 1.0
+    link: float = 0.0
+    prompt: int = 0
+    output: int = 0
+    tree: int = 0
 
     def __post_init__(self):
         check_numbers(1, gpus=self.gpus, context=self.context)
         memory, bandwidth, flops, *narrow = self.gpu
         check_numbers(1, memory=memory, bandwidth=bandwidth, flops=flops)
         check_numbers(0, narrow=min(narrow))
+        check_numbers(0, link=self.link, prompt=self.prompt, output=self.output, tree=self.tree)
+        check_numbers(0.01, reached=self.reached)
         check_numbers(0, overhead=self.overhead, alpha=self.alpha, utilisation=self.utilisation)
         if self.alpha > 1:
             raise ValueError(f"alpha is {self.alpha}; it is a part of 1, such as 0.8")
@@ -379,7 +405,8 @@ class Plan:
 
     def machine_for(self, weight_bytes: float) -> Machine:
         """All GPUs as one, at the rate that belongs to the weights' precision."""
-        return Machine(self.gpus * self.gpu.rate(weight_bytes), self.gpus * self.gpu.bandwidth)
+        flops = self.gpus * self.gpu.rate(weight_bytes) * self.reached
+        return Machine(flops, self.gpus * self.gpu.bandwidth)
 
     def models(self, drafted: bool = True) -> list[Shape]:
         """The target and, unless it is left out, the draft."""
@@ -406,26 +433,54 @@ class Plan:
     def attention_seconds(self, model: Shape, B: int, n: int) -> float:
         """A model's attention in a pass over n tokens of B texts, with 16 bits."""
         if self.dp_attention:  # the GPU with the most texts is the last
-            one = Machine(self.gpu.flops, self.gpu.bandwidth)
+            one = replace(self, gpus=1).machine
             return model.attention_seconds(one, math.ceil(B / self.gpus), n, self.context)
         copies = self.copies(model)
         return model.attention_seconds(self.machine, B, n, self.context, copies)
+
+    def exchange_seconds(self, model: Shape, T: int) -> float:
+        """Two all-reduces a layer of T tokens' numbers, of 2 bytes, round the ring of GPUs."""
+        if not self.link:
+            return 0.0
+        turns = 2 * (self.gpus - 1) / self.gpus
+        return 2 * model.n_layer * turns * T * model.width * 2 / self.link
 
     def pass_seconds(self, model: Shape, B: int, n: int) -> float:
         """A model's pass over n tokens of each of B texts."""
         machine = self.machine_for(model.expert_bytes or model.weight_bytes)
         products = model.product_seconds(machine, B * n)
         starts = model.n_layer * self.overhead
-        return products + self.attention_seconds(model, B, n) + starts
+        others = starts + self.exchange_seconds(model, B * n)
+        return products + self.attention_seconds(model, B, n) + others
 
     def round_seconds(self, B: int, K: int) -> float:
         """A round of B texts: K passes of the draft, and one of the target over K+1 tokens each."""
-        check = self.pass_seconds(self.target, B, K + 1)
+        check = self.pass_seconds(self.target, B, self.rows(B, K) // B)
         if not self.draft or not K:
             return check
         if self.parallel:
             return self.pass_seconds(self.draft, B, K) + check
         return K * self.pass_seconds(self.draft, B, 1) + check
+
+    def newcomers(self, drafted: bool = True) -> float:
+        """Seconds of prompts for each token that comes out; 0 without an `output`.
+
+        A text's prompt goes through the passes of the others, which read the weights anyway: it
+        takes arithmetic and all-reduces. Guesses do not shorten it.
+        """
+        if not self.output:
+            return 0.0
+        total = 0.0
+        for model in self.models(drafted):
+            machine = self.machine_for(model.expert_bytes or model.weight_bytes)
+            total += pass_flops(model.active or model.parameters, self.prompt) / machine.flops
+            total += model.prompt_flops(self.prompt) / self.machine.flops
+            total += self.exchange_seconds(model, self.prompt)
+        return total / self.output
+
+    def rows(self, B: int, K: int) -> int:
+        """Tokens that a pass of the target reads."""
+        return B * ((self.tree or K + 1) if K else 1)
 
     def prompt_seconds(self, drafted: bool = True) -> float:
         """Until a text's first token (TTFT), if it is alone: its prompt through each model."""
@@ -448,7 +503,9 @@ class Plan:
 
     def rate(self, B: int, K: int) -> float:
         """Tokens a second of B texts with K guesses each; K = 0 is plain decoding."""
-        return B * expected_tokens(self.alpha, K) / self.round_seconds(B, K)
+        brought = B * expected_tokens(self.alpha, K)
+        prompts = brought * self.newcomers(K > 0)
+        return brought / (self.round_seconds(B, K) + prompts)
 
     def speed_up(self, B: int, K: int) -> float:
         """How many times as fast as plain decoding of as many texts."""
