@@ -332,7 +332,7 @@ class Gpu(NamedTuple):
 # The makers' product pages and data sheets (nvidia.com/en-us/data-center, SXM where there is one;
 # the Blackwell data sheet for B200 in an HGX board and one GPU of a GB200 NVL72; the Ada GPU
 # architecture paper for the 4090, sums of 32 bits; amd.com/en/products/accelerators/instinct);
-# what they quote "with sparsity" is halved.
+# what they quote "with sparsity" is halved. B300 and RTX-PRO-6000: as the press was told.
 GPUS = {
     "A100": Gpu(80e9, 2.039e12, 312e12, link=300e9),
     "H20": Gpu(96e9, 4.0e12, 148e12, 296e12, link=450e9),
