@@ -28,6 +28,7 @@ from nanogpt.arena.referee import (
     USUAL_K,
     Arena,
     Entry,
+    Failed,
     Refused,
     blamed,
     check_guesses,
@@ -153,7 +154,7 @@ def begin(path: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Write a draft to begin with, or judge one and race it. Returns the exit code, 1 if refused.
 
-    Raises ValueError for arguments out of range.
+    Raises ValueError for arguments out of range, and for a draft whose code fails.
     """
     given = parse_arguments(arguments)
     if given.new:
@@ -180,6 +181,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         rows, seen = compete(entry, arena, given.against, given.pairs, given.tokens)
         print(f"ok  {'race':7} {seen}")
+    except Failed as error:
+        raise ValueError(f"{given.file} cannot be judged: {error}") from error
     except Refused as error:
         print(f"{given.file} is refused: {error}")
         return 1
