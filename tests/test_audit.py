@@ -851,7 +851,7 @@ def test_the_command_ends_with_the_code_of_a_readers_engine(
         (["nanogpt", "--prompt", "é"], "'é'"),
         (["nanogpt", "--seed", "-1"], "seed is -1"),
         (["gone.py"], "gone.py"),
-        (["imports.py"], "error: No module named 'of_its_own'"),
+        (["imports.py"], "imports.py fails, line 1: ModuleNotFoundError: No"),
         (
             ["transformers"],
             "transformers is not installed (No module named 'of_its_own'); the extra oracle brings "

@@ -151,6 +151,7 @@ NO_FOLDER = {
     "load --record": ["load", "--record"],
     "audit --json": ["audit", "nanogpt", "--json"],
     "arena --json": ["arena", __file__, "--json"],
+    "check --json": ["check", "x", "--json"],
     "arena --new": ["arena", "--new"],
 }
 

@@ -242,8 +242,8 @@ def open_file(path: Path, folder: Path, K: int = 4) -> Engine:
     it returns no Engine; FileNotFoundError if there is no such file.
     """
     path = path.absolute()  # as it stands in a traceback
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+    if path.suffix != ".py" or not path.is_file():
+        raise FileNotFoundError(f"{path} is no file that ends in .py; give one with open_engine")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
 
@@ -274,7 +274,7 @@ def open_any(name: str, folder: Path, K: int, bug: int | None) -> Engine:
 
     Raises ValueError if there is none such, ImportError, with what to install, without it.
     """
-    if name.endswith(".py"):
+    if name.endswith(".py") or Path(name).name != name:
         return open_file(Path(name), folder, K)
     if name not in ENGINES:
         raise ValueError(
