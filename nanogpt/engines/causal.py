@@ -315,18 +315,19 @@ def load(
         what = f"no folder {str(name)!r}, and no model of this name"
     device, transformers = checkpoint.usable_device(device), quiet()
     asked = {"local_files_only": folder.is_dir(), "trust_remote_code": False}
+    told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are told, below
     try:
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            name, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True, **asked
+            name, dtype=DTYPES[dtype], use_safetensors=True, **told, **asked
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **asked)
     except Exception as error:  # what is there may be no model; tokenizers has no error of its own
         said = not_whole(folder) or " ".join(str(error).split()) or type(error).__name__
         raise OSError(f"{what}: {said}") from error
-    if lost := sorted(found["missing_keys"]):
+    if lost := sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}):
         raise OSError(
-            f"{what} that is whole: {len(lost)} of its tensors are in no file, such as {lost[0]}; "
-            "get its files again"
+            f"{what} that is whole: {len(lost)} of its tensors, such as {lost[0]}, are in no file "
+            "or have another shape there; get its files again"
         )
     return CausalModel(model.to(device), window), Reader(tokenizer)
 
