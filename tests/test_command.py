@@ -162,6 +162,9 @@ def test_a_folder_that_is_not_there_is_named_before_anything_is_done(arguments, 
     assert main([*arguments, str(none / "x.py")]) == 2
     said = f"error: {none} is no folder: make it, or write x.py elsewhere\n"
     assert capsys.readouterr() == ("", said)
+    none.with_suffix(".py").mkdir()
+    assert main([*arguments, str(none.with_suffix(".py"))]) == 2
+    assert capsys.readouterr().err.endswith("none.py is a folder; name a file in it\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")

@@ -1,6 +1,7 @@
 """Models of transformers as targets and drafts: the contract, losslessness, what is refused."""
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -443,17 +444,21 @@ FAULTS = {  # what becomes of a file, and what is said
     "nothing": ("model.safetensors", lambda _: b"", "model.safetensors is no whole"),
     "no tensor": ("model.safetensors", lambda x: without(x, "layers.1.mlp.up"), "such as model.la"),
     "no vector": ("model.safetensors", lambda x: without(x, "model.norm"), "such as model.norm"),
-    "no config": ("config.json", lambda _: b"{", "config.json"),
+    "no config": ("config.json", lambda x: x[:99], "config.json is no whole json file"),
     "no kind": ("config.json", lambda _: b"{}", "model_type"),
-    "no tokenizer": ("tokenizer.json", lambda x: x[:99], "no model .*: "),
+    "no tokenizer": ("tokenizer.json", lambda x: x[:99], "tokenizer.json is no whole json file"),
+    "no tokens": ("tokenizer.json", lambda _: b"{}", "KeyError: 'added_tokens'"),
+    "no numbers": ("model.safetensors", lambda x: without(x, ""), "logits that are no numbers"),
     "sizes": ("config.json", lambda x: x.replace(b": 16,", b": 24,"), "21 .* another shape"),
 }
 
 
 def without(file, name):
-    """A file of weights that lacks one."""
+    """A file of weights that lacks one; of all of them, NaN in their place."""
     weights = safetensors.torch.load(file)
-    del weights[next(one for one in weights if name in one)]
+    weights = {one: x if name else x * math.nan for one, x in weights.items()}
+    if name:
+        del weights[next(one for one in weights if name in one)]
     return safetensors.torch.save(weights, {"format": "pt"})
 
 
@@ -466,7 +471,7 @@ def test_a_folder_that_is_not_whole_is_refused_in_one_line(
     file.write_bytes(change(file.read_bytes()))
     assert nanogpt(["check", str(tmp_path / "big")]) == 2
     told = capsys.readouterr().err
-    assert re.search(said, told) and told.startswith("error: no model '") and told.count("\n") == 1
+    assert re.search(said, told) and told.startswith("error: ") and told.count("\n") == 1
 
 
 def test_no_code_of_a_folder_is_run(folder, tmp_path, capsys, monkeypatch):
@@ -478,7 +483,7 @@ def test_no_code_of_a_folder_is_run(folder, tmp_path, capsys, monkeypatch):
         (tmp_path / kind / "config.json").write_text(json.dumps(has))
         (tmp_path / kind / "own.py").write_text("raise SystemExit(0)")
     assert type(causal.load(tmp_path / "llama")[0].model).__name__ == "LlamaForCausalLM"
-    with pytest.raises(OSError, match=r"no model .*mine': "):
+    with pytest.raises(OSError, match=r"no model .*mine': it needs code of its own"):
         causal.load(tmp_path / "mine")
 
 

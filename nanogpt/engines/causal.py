@@ -19,8 +19,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import safetensors
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nanogpt import checkpoint
@@ -159,6 +159,8 @@ class CausalModel(GPTLanguageModel):
         if len(kvs) != self.config.n_layer or any(k.shape[1] != 2 for ((k, _),) in kvs):
             raise ValueError(f"{name} does not return an entry of each token in each layer")
         most = BOUNDS[self.dtype]
+        if not whole.isfinite().all():
+            raise ValueError(f"{name} has logits that are no numbers: look at its weights")
         if relative(self.lm_head(streams[-1]), whole) > most:
             raise ValueError(f"{name} scales or caps its logits, which is not done here")
         if relative(tree[:, 2], parts[0]) > most or relative(tree[:, 3], parts[1]) > most:
@@ -322,7 +324,10 @@ def load(
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **asked)
     except Exception as error:  # what is there may be no model; tokenizers has no error of its own
-        said = not_whole(folder) or " ".join(str(error).split()) or type(error).__name__
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        if "trust_remote_code" in said:
+            said = "it needs code of its own, as its auto_map says, and none is run here"
+        said = not_whole(folder) or said.removeprefix("OSError: ").removeprefix("ValueError: ")
         raise OSError(f"{what}: {said}") from error
     if lost := sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}):
         raise OSError(
@@ -341,16 +346,17 @@ def is_path(name: str) -> bool:
 
 def not_whole(folder: Path) -> str:
     """Which file of a folder is not what it should be, and what to do; "" if none is seen."""
-    for path in sorted(folder.glob("*.*")):
+    for path in sorted(path for path in folder.glob("*.*") if path.is_file()):
         with path.open("rb") as file:
             if file.read(len(POINTER)) == POINTER:
                 return f"{path.name} is a Git LFS pointer; `git lfs pull` brings the file itself"
-        if path.suffix == ".safetensors":
-            try:
-                with safe_open(path, framework="pt"):
-                    pass
-            except SafetensorError as error:
-                return f"{path.name} is no whole safetensors file ({error}); get it again"
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_bytes())
+            if path.suffix == ".safetensors":
+                safetensors.safe_open(path, framework="pt")
+        except (ValueError, safetensors.SafetensorError) as error:
+            return f"{path.name} is no whole {path.suffix[1:]} file ({error}); get it again"
     return ""
 
 
