@@ -532,7 +532,8 @@ def test_check_takes_a_window_and_writes_what_it_found(folder, tmp_path, capsys)
     assert found["wrong"] == [] and [*found["passes"]] == [*own.PASSES]
     assert found["greedy"]["chain of 4"] == [{"place": None, "margin": 0.0}]
     assert found["samples"]["tree 2 2 1"]["rows"] and found["at_1"]["tokens_a_pass"] >= 1
-    assert nanogpt(["demo", "--model", *asked[1:2], "--window", "40", "--tokens", "50"]) == 0
+    pair = ["--model", str(tmp_path), "--draft", str(tmp_path)]
+    assert nanogpt(["demo", *pair, "--window", "40", "--tokens", "50"]) == 0
     assert nanogpt(["demo", "--window", "40"]) == 2
 
 

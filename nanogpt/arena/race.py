@@ -38,7 +38,7 @@ from nanogpt.arena.referee import (
     judge,
     open_arena,
 )
-from nanogpt.data import check_folders
+from nanogpt.data import check_folders, write_atomically
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
 from nanogpt.measure import bench
 from nanogpt.measure.bench import Row, Setting
@@ -146,8 +146,7 @@ def begin(path: Path) -> None:
     command = f"nanogpt arena {shlex.quote(str(path))}"
     source = Path(template.__file__).read_text(encoding="utf-8")
     source = source.replace("nanogpt arena my_draft.py", command, 1)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(source)
+    write_atomically(path, source.encode())  # where the disk is full, no half of it is left
     print(f"{path}: a draft that counts three characters in a row. Now: {command}")
 
 
