@@ -81,8 +81,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def check_folders(*paths: Path | None) -> None:
-    """Raise ValueError unless each path that is given lies in a folder that there is."""
+    """Raise ValueError unless each path that is given lies in a folder, and is none itself."""
     for path in filter(None, paths):
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name a file in it")
         if not path.parent.is_dir():
             raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
 

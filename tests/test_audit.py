@@ -533,9 +533,11 @@ def spoiled(change):
 )  # fmt: skip
 def test_what_is_no_answer_or_no_sample_is_refused_in_one_line(truth, faithful, change, why):
     report = audited(truth, spoiled(change)(faithful), faithful)
-    bad, good = report.rows
-    assert not report.right and good.refusal == "", "the other modes are audited all the same"
-    assert re.search(why, bad.refusal) and "\n" not in bad.refusal
+    (bad, good), fails = report.rows, why.startswith("it raised")
+    assert good.refusal == "", "the other modes are audited all the same"
+    assert re.search(why, bad.failure if fails else bad.refusal) and "\n" not in bad.refusal
+    assert report.exit_code == (2 if fails else 1), "what fails is not wrong"
+    assert re.search("no verdict; it raised" if fails else "WRONG", places.verdicts(report)[0])
 
 
 def test_places_that_are_right_one_by_one_and_wrong_together_are_seen(truth, faithful):
@@ -849,7 +851,7 @@ def test_the_command_ends_with_the_code_of_a_readers_engine(
         (["nanogpt", "--prompt", "é"], "'é'"),
         (["nanogpt", "--seed", "-1"], "seed is -1"),
         (["gone.py"], "gone.py"),
-        (["imports.py"], "error: No module named 'of_its_own'"),
+        (["imports.py"], "imports.py fails, line 1: ModuleNotFoundError: No"),
         (
             ["transformers"],
             "transformers is not installed (No module named 'of_its_own'); the extra oracle brings "

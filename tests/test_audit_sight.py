@@ -122,7 +122,9 @@ def looked_at(open_engine, truth: Truth, stages=STAGES) -> dict:
         looked += [least(row, setting) | {"samples": samples} for setting in row.places]
         untested = len(row.places) < len(settings)  # it raised, or came twice
         if untested or min(p_values(row)) < LEVEL:
-            said = re.search(r"it raised \w+|the same .*|\S.* off by .*", row.refusal)[0]
+            said = re.search(
+                r"it raised \w+|the same .*|\S.* off by .*", row.refusal or row.failure
+            )[0]
             return {"greedy": greedy, "samples": samples, "refusal": said, "looked": looked}
     return {"greedy": greedy, "samples": audit.SAMPLES, "refusal": "", "looked": looked}
 

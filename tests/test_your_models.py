@@ -1,9 +1,15 @@
 """Models of transformers as targets and drafts: the contract, losslessness, what is refused."""
 
+import json
+import math
+import re
+import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from nanogpt import checkpoint
@@ -32,6 +38,7 @@ from nanogpt.trees.tree import ReadText, select
 
 transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]' to run it")
 
+AUTO = "AutoModelForCausalLM"
 NONE = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 SMALL = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
@@ -40,7 +47,11 @@ KINDS = {
     "Llama": {**SMALL, **HEADS},  # two heads share keys and values
     "Qwen3": {**SMALL, **HEADS, "head_dim": 4},
     "Mistral": {**SMALL, **HEADS, "sliding_window": 8},  # as long as the window
-}
+    "DeepseekV3": {  # keys are wider than values
+        **SMALL, **HEADS, "num_key_value_heads": 4, "q_lora_rank": 4, "kv_lora_rank": 4,
+        "qk_rope_head_dim": 2, "qk_nope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 9,
+    },
+}  # fmt: skip
 
 
 def config(kind, **more):
@@ -360,12 +371,24 @@ def test_bfloat16_computes_in_bfloat16_and_draws_in_float64(folder):
 
 # --- refusals: one line, before anything is written
 
+LONG = {
+    **SMALL, **HEADS, "original_max_position_embeddings": 6, "sliding_window": None,
+    "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
+}  # fmt: skip
+INSIDE = {"original_max_position_embeddings": 6, "short_mscale": 1.0, "long_mscale": 1.2}
+
 
 @pytest.mark.parametrize(
     "kind, more, said",
     [
         ("Mistral", {"sliding_window": 5}, "drops what is 5 tokens back.*window=5"),
         ("Gemma3Text", {**SMALL, **HEADS, "head_dim": 4, "sliding_window": 5}, "drops what is 5"),
+        ("Phi3", LONG, "past 6 tokens.*window=6"),
+        (
+            "Phimoe",
+            {**LONG, "rope_scaling": LONG["rope_scaling"] | INSIDE},
+            "past 6 tokens.*window=6",
+        ),
         ("Mamba", {"hidden_size": 8, "state_size": 4, "num_hidden_layers": 2}, "keeps a state"),
         ("Qwen3Next", {**SMALL, **HEADS, "head_dim": 4}, "keeps a state.*chapter 33"),
         ("Cohere", {**SMALL, **HEADS, "logit_scale": 0.06}, "scales or caps its logits"),
@@ -378,6 +401,13 @@ def test_a_model_that_cannot_be_used_is_refused_in_one_line(kind, more, said):
     with pytest.raises(ValueError, match=said) as refused:
         causal.CausalModel(model, 12)
     assert "\n" not in str(refused.value)
+
+
+def test_within_the_switch_of_its_angles_a_model_is_right():
+    target = tiny("Phi3", 6, **LONG)
+    whole = target(target.row([0, 1, 2, 1, 0, 2]))[0]
+    past = target(target.row([0, 1, 2, 1]))[2]
+    assert causal.relative(target(target.row([0, 2]), past_kvs=past)[0], whole[:, 4:]) < 1e-6
 
 
 def test_windows_and_attention_are_checked():
@@ -405,6 +435,79 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path, folder, monkeypatch
         causal.load(folder / "big")
 
 
+POINTER = causal.POINTER + b"v1\noid sha256:00\nsize 1234\n"
+FAULTS = {  # what becomes of a file, and what is said
+    "a pointer": ("model.safetensors", lambda _: POINTER, "model.safetensors is a Git LFS pointer"),
+    "another": ("tokenizer.json", lambda _: POINTER, "tokenizer.json is a Git LFS pointer"),
+    "half": ("model.safetensors", lambda x: x[: len(x) // 2], "model.safetensors is no whole"),
+    "its header": ("model.safetensors", lambda x: x[:40], "model.safetensors is no whole"),
+    "nothing": ("model.safetensors", lambda _: b"", "model.safetensors is no whole"),
+    "no tensor": ("model.safetensors", lambda x: without(x, "layers.1.mlp.up"), "such as model.la"),
+    "no vector": ("model.safetensors", lambda x: without(x, "model.norm"), "such as model.norm"),
+    "no config": ("config.json", lambda x: x[:99], "config.json is no whole json file"),
+    "no kind": ("config.json", lambda _: b"{}", "model_type"),
+    "no tokenizer": ("tokenizer.json", lambda x: x[:99], "tokenizer.json is no whole json file"),
+    "no tokens": ("tokenizer.json", lambda _: b"{}", "KeyError: 'added_tokens'"),
+    "no numbers": ("model.safetensors", lambda x: without(x, ""), "logits that are no numbers"),
+    "sizes": ("config.json", lambda x: x.replace(b": 16,", b": 24,"), "21 .* another shape"),
+}
+
+
+def without(file, name):
+    """A file of weights that lacks one; of all of them, NaN in their place."""
+    weights = safetensors.torch.load(file)
+    weights = {one: x if name else x * math.nan for one, x in weights.items()}
+    if name:
+        del weights[next(one for one in weights if name in one)]
+    return safetensors.torch.save(weights, {"format": "pt"})
+
+
+@pytest.mark.parametrize("name, change, said", FAULTS.values(), ids=FAULTS)
+def test_a_folder_that_is_not_whole_is_refused_in_one_line(
+    name, change, said, folder, tmp_path, capsys
+):
+    shutil.copytree(folder / "big", tmp_path / "big")
+    file = tmp_path / "big" / name
+    file.write_bytes(change(file.read_bytes()))
+    assert nanogpt(["check", str(tmp_path / "big")]) == 2
+    told = capsys.readouterr().err
+    assert re.search(said, told) and told.startswith("error: ") and told.count("\n") == 1
+
+
+def test_no_code_of_a_folder_is_run(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    for kind in ("llama", "mine"):  # one that transformers knows, and one that it does not
+        shutil.copytree(folder / "big", tmp_path / kind)
+        has = json.loads((tmp_path / kind / "config.json").read_text())
+        has |= {"model_type": kind, "auto_map": {x: f"own.{x}" for x in ("AutoConfig", AUTO)}}
+        (tmp_path / kind / "config.json").write_text(json.dumps(has))
+        (tmp_path / kind / "own.py").write_text("raise SystemExit(0)")
+    assert type(causal.load(tmp_path / "llama")[0].model).__name__ == "LlamaForCausalLM"
+    with pytest.raises(OSError, match=r"no model .*mine': it needs code of its own"):
+        causal.load(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("name", ["./gone", "~/gone", "a/b/c", "gone/", "there/gone", "there/file"])
+def test_what_can_only_be_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    for word in (["check"], ["demo", "--model"]):
+        assert nanogpt([*word, name]) == 2
+        assert capsys.readouterr().err.startswith(f"error: no folder '{name}'; give one")
+    assert nanogpt(["audit", name]) == 2
+    assert f"{Path(name)} is no file that ends in .py" in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_folder_either_is_said_to_be_none(monkeypatch):
+    def nothing(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", nothing)
+    with pytest.raises(OSError, match="no folder 'models/x', and no model of this name: no netw"):
+        causal.load("models/x")
+
+
 # --- the commands
 
 
@@ -414,6 +517,24 @@ def test_check_says_right_of_a_right_pair(folder, capsys):
     said, ends = capsys.readouterr().out, {0: "verdict: right\n", 2: "too few, give more\n"}
     assert said.endswith(ends[code]) and said.count("3 of 3 texts equal") == 2
     assert "LlamaForCausalLM" in said and "tokens a pass" in said
+
+
+def test_check_takes_a_window_and_writes_what_it_found(folder, tmp_path, capsys):
+    model = made("Mistral", 128, 0.3, max_position_embeddings=256, sliding_window=40)
+    model.float().save_pretrained(tmp_path)
+    for file in (folder / "big").glob("tokenizer*"):
+        shutil.copy(file, tmp_path)
+    asked = ["check", str(tmp_path), "--samples", "12", "--tokens", "50", "--prompt", "def"]
+    assert nanogpt(asked) == 2 and "with window=40 or less" in capsys.readouterr().err
+    code = nanogpt([*asked, "--window", "40", "--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert "window 40," in capsys.readouterr().out and code == found["exit_code"] != 1
+    assert found["wrong"] == [] and [*found["passes"]] == [*own.PASSES]
+    assert found["greedy"]["chain of 4"] == [{"place": None, "margin": 0.0}]
+    assert found["samples"]["tree 2 2 1"]["rows"] and found["at_1"]["tokens_a_pass"] >= 1
+    pair = ["--model", str(tmp_path), "--draft", str(tmp_path)]
+    assert nanogpt(["demo", *pair, "--window", "40", "--tokens", "50"]) == 0
+    assert nanogpt(["demo", "--window", "40"]) == 2
 
 
 @pytest.mark.parametrize("blind", [(False, False), (True, False), (False, True)])
@@ -429,7 +550,7 @@ def test_samples_that_are_too_few_for_one_loop_are_too_few(blind, capsys, monkey
     monkeypatch.setattr(check.own, "sampled", sampled)
     target = tiny("Llama", 40, max_position_embeddings=40)
     given = target, random_draft(3), [[0, 1]], [0, 1, 2, 2, 1, 0] * 6
-    assert check.check(*given, n=4, samples=40) == 2 * any(blind)
+    assert check.check(*given, n=4, samples=40)["exit_code"] == 2 * any(blind)
     few = ", but a wrong decoder passed as well: 40 samples are too few, give more" * any(blind)
     assert capsys.readouterr().out.endswith(f"verdict: right{few}\n")
 
@@ -444,7 +565,8 @@ def test_check_is_1_where_a_decoder_is_wrong(folder, capsys, monkeypatch):
     target, reader, draft = causal.load_pair(folder / "target", folder / "draft")
     wrong = broken("no mask")(target.model)
     prompts = [reader.encode("ROMEO:")]
-    assert check.check(wrong, draft, prompts, list(range(40)), n=12, samples=12) == 1
+    found = check.check(wrong, draft, prompts, list(range(40)), n=12, samples=12)
+    assert found["exit_code"] == 1 and "tree" in found["wrong"]
     assert "WRONG in tree" in capsys.readouterr().out
 
 

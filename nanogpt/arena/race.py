@@ -28,6 +28,7 @@ from nanogpt.arena.referee import (
     USUAL_K,
     Arena,
     Entry,
+    Failed,
     Refused,
     blamed,
     check_guesses,
@@ -37,7 +38,7 @@ from nanogpt.arena.referee import (
     judge,
     open_arena,
 )
-from nanogpt.data import check_folders
+from nanogpt.data import check_folders, write_atomically
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
 from nanogpt.measure import bench
 from nanogpt.measure.bench import Row, Setting
@@ -145,15 +146,14 @@ def begin(path: Path) -> None:
     command = f"nanogpt arena {shlex.quote(str(path))}"
     source = Path(template.__file__).read_text(encoding="utf-8")
     source = source.replace("nanogpt arena my_draft.py", command, 1)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(source)
+    write_atomically(path, source.encode())  # where the disk is full, no half of it is left
     print(f"{path}: a draft that counts three characters in a row. Now: {command}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write a draft to begin with, or judge one and race it. Returns the exit code, 1 if refused.
 
-    Raises ValueError for arguments out of range.
+    Raises ValueError for arguments out of range, and for a draft whose code fails.
     """
     given = parse_arguments(arguments)
     if given.new:
@@ -180,6 +180,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         rows, seen = compete(entry, arena, given.against, given.pairs, given.tokens)
         print(f"ok  {'race':7} {seen}")
+    except Failed as error:
+        raise ValueError(f"{given.file} cannot be judged: {error}") from error
     except Refused as error:
         print(f"{given.file} is refused: {error}")
         return 1

@@ -19,7 +19,6 @@ import inspect
 import itertools
 import random
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, train_val_split
 from nanogpt.drafts.parallel import depths_of
+from nanogpt.engines.adapters import failure
 from nanogpt.generate import Generation
 from nanogpt.measure.bench import POLICIES, RULES
 from nanogpt.measure.clock import clock, prompts_of
@@ -53,6 +53,10 @@ MOST_RUNS = 300  # of the loop, in one enumeration
 
 class Refused(ValueError):
     """A draft that may not race. Its one sentence says what is wrong with it, and what to do."""
+
+
+class Failed(Refused):
+    """A draft whose code fails, so that it cannot be judged."""
 
 
 @dataclass(frozen=True)
@@ -103,21 +107,16 @@ class Entry:
 
 @contextlib.contextmanager
 def blamed(path: Path, doing: str) -> Iterator[None]:
-    """Inside, an error becomes a Refused that names the file's line; so does a check's verdict."""
+    """Inside, an error becomes a Failed with the file's line; a verdict of a check, a Refused."""
     try:
         yield
-    except Refused:
+    except (Refused, KeyboardInterrupt, GeneratorExit):
         raise
-    except (Exception, SystemExit) as error:
-        trace = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in trace if frame.filename == str(path)]
-        message = " ".join(str(error).split())
-        if isinstance(error, SyntaxError) and error.filename == str(path):
-            lines, message = [error.lineno], error.msg
-        if isinstance(error, AssertionError) and not lines:  # a check of ours
-            raise Refused(message) from None
-        where = f", line {lines[-1]}" if lines else ""
-        raise Refused(f"{doing}{where}: {type(error).__name__}: {message}") from error
+    except BaseException as error:  # SystemExit, too
+        where, said = failure(error, path)
+        if isinstance(error, AssertionError) and not where:  # a check of ours
+            raise Refused(" ".join(str(error).split())) from None
+        raise Failed(f"{doing}{where}: {said}") from error
 
 
 def enter(path: Path, arena: Arena) -> Entry:

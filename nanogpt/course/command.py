@@ -278,8 +278,6 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError(f"--seconds {given.seconds:g}: give an answer some time, a day at most")
     if given.copy:
         return copy(given.copy)
-    if signs() is PLAIN:
-        sys.stdout.reconfigure(errors="replace")
     folder = folder_of(given.notebooks)
     files = {path.name[:2]: path for path in paths(folder)}
     if given.chapter is None:

@@ -66,7 +66,7 @@ def of_ours(given: argparse.Namespace) -> Pair:
 def of_theirs(given: argparse.Namespace) -> Pair:
     """A model of transformers, and a draft that is one too, or looks the text up."""
     draft = None if given.draft == LOOKUP else given.draft
-    target, reader, draft = load_pair(given.model, draft, device=given.device)
+    target, reader, draft = load_pair(given.model, draft, "float32", given.device, given.window)
     return Pair(target, reader, draft, reader.end)
 
 
@@ -76,6 +76,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prompt", default="ROMEO:", help="default: %(default)s")
     parser.add_argument("--target", choices=TARGETS, help="of ours, default: per-head")
     parser.add_argument("--model", help="a folder, or a name on the hub, in place of our target")
+    how = "with --model: tokens after which its context, and its draft's, restart"
+    parser.add_argument("--window", type=int, metavar="N", help=how)
     drafts = f"default: distilled; others: {', '.join(NAMES[:-1])} or {NAMES[-1]}"
     parser.add_argument("--draft", help=f"{drafts}; with --model, a folder or a name, too")
     parser.add_argument("--K", type=int, help="drafted tokens, default: what suits the draft")
@@ -106,6 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
         given.K = OF_THEIRS if given.model else (BEST | BEST_PROPOSED).get(given.draft)
     if given.model and given.target:
         raise ValueError("--target is a form of our own model; leave it out with --model")
+    if given.window is not None and not given.model:
+        raise ValueError("--window is for models of transformers; leave it out without --model")
     K, guessed = given.K, f"K = {given.K}"
     target, tokenizer, draft, stop = of_theirs(given) if given.model else of_ours(given)
     prompt = tokenizer.encode(given.prompt)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -224,19 +225,41 @@ def open_transformers(folder: Path, K: int = 4) -> Engine:
     )
 
 
+def failure(error: BaseException, path: Path) -> tuple[str, str]:
+    """What the code of a file raised, in one line, after ", line 7" of that file, or ""."""
+    trace, said = traceback.extract_tb(error.__traceback__), str(error)
+    lines = [frame.lineno for frame in trace if frame.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines, said = [error.lineno], error.msg
+    said = " ".join(f"{type(error).__name__}: {said}".split())
+    return f", line {lines[-1]}" if lines else "", said.removesuffix(":")
+
+
 def open_file(path: Path, folder: Path, K: int = 4) -> Engine:
     """What `open_engine(folder)` of a file returns, or `open_engine(folder, K=K)` if it takes K.
 
-    Raises ValueError if the file has no such function, or if it returns no Engine, OSError or
-    ImportError if there is no such file or it imports what is not there.
+    Raises ValueError if the file has no such function, if its code fails, in whichever way, or if
+    it returns no Engine; FileNotFoundError if there is no such file.
     """
+    path = path.absolute()  # as it stands in a traceback
+    if path.suffix != ".py" or not path.is_file():
+        raise FileNotFoundError(f"{path} is no file that ends in .py; give one with open_engine")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "open_engine"):
+
+    def do(what: Callable, *given, **more):
+        try:
+            return what(*given, **more)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too
+            raise ValueError("{} fails{}: {}".format(path, *failure(error, path))) from error
+
+    do(spec.loader.exec_module, module)
+    if not callable(getattr(module, "open_engine", None)):
         raise ValueError(f"{path} has no function open_engine(folder)")
     takes_K = "K" in inspect.signature(module.open_engine).parameters
-    engine = module.open_engine(folder, **({"K": K} if takes_K else {}))
+    engine = do(module.open_engine, folder, **({"K": K} if takes_K else {}))
     if not isinstance(engine, Engine):
         raise ValueError(f"open_engine of {path} returned {engine!r}, which is no adapters.Engine")
     return engine
@@ -251,7 +274,7 @@ def open_any(name: str, folder: Path, K: int, bug: int | None) -> Engine:
 
     Raises ValueError if there is none such, ImportError, with what to install, without it.
     """
-    if name.endswith(".py"):
+    if name.endswith(".py") or Path(name).name != name:
         return open_file(Path(name), folder, K)
     if name not in ENGINES:
         raise ValueError(

@@ -211,15 +211,21 @@ class Refused(Exception):
     """What is wrong with a mode, in one line."""
 
 
+class Failed(Refused):
+    """What a mode raised in place of an answer, in one line: no verdict on what it would write."""
+
+
 def answers(
     generate: Generate, prompts: list[list[int]], n: int, sampling: Sampling, seed: int, V: int
 ) -> list[list[int]]:
-    """The n new tokens of each prompt. Raises Refused unless so many came, each below V."""
+    """The n new tokens of each prompt. Raises Refused for others, Failed for none."""
     try:
         made = [list(tokens) for tokens in generate(prompts, n, sampling, seed)]
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too
         said = (str(error).strip() or "no reason given").splitlines()[0]
-        raise Refused(f"it raised {type(error).__name__}: {said}") from error
+        raise Failed(f"it raised {type(error).__name__}: {said}") from error
     if len(made) != len(prompts):
         raise Refused(f"{len(made)} answers came to {len(prompts)} prompts")
     for tokens in made:
@@ -362,15 +368,15 @@ def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) 
     for setting in plan.settings:
         name = "at 1" if setting == "T 1" else setting
         parts[name] = functools.partial(audit_samples, row, setting, generate, plan, bar)
-    start, refusals = time.perf_counter(), []
+    start, refusals, failures = time.perf_counter(), [], []
     for name, part in parts.items():
         before = count()
         try:
             part()
         except Refused as refusal:
-            refusals.append(str(refusal))
+            (failures if isinstance(refusal, Failed) else refusals).append(str(refusal))
         row.counts[name] = {key: now - before.get(key, 0) for key, now in count().items()}
-    row.refusal = "; ".join(dict.fromkeys(refusals))
+    row.refusal, row.failure = ("; ".join(dict.fromkeys(said)) for said in (refusals, failures))
     row.seconds = time.perf_counter() - start
     return row
 
@@ -481,7 +487,7 @@ def audited(given: argparse.Namespace) -> Report:
 def main(arguments: list[str] | None = None) -> int:
     """Audit an engine and print the table and the verdict. Returns the exit code.
 
-    1 if a mode is wrong; 2 if none is, but a control was not refused either.
+    1 if a mode is wrong; 2 if none is, but one failed, or a control was not refused either.
     Raises ValueError, OSError or ImportError if there is nothing to audit.
     """
     arguments = sys.argv[1:] if arguments is None else arguments

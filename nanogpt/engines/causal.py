@@ -15,9 +15,11 @@ not read: `Sampling` says it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import safetensors
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +39,7 @@ TAKES_MASKS = ("eager", "sdpa")  # the attention implementations that are given 
 # How far two ways to compute the same logits may be apart, of the largest: by rounding alone. In
 # float64 as well, transformers computes norms, angles and a softmax in float32.
 BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 2**-5}
+POINTER = b"version https://git-lfs.github.com/spec/"  # begins what stands for a large file
 PROBES = (
     "To be, or not to be: that is the question.\n",
     "def f(x):\n    return x[0] + 3.14  # twice\n",
@@ -62,6 +65,7 @@ def check_trimmable(model, window: int | None) -> None:
     """Raise ValueError if some layer keeps no entry of each token, for as long as `window`.
 
     What transformers would build to remember the text is asked: one kind of cache for each layer.
+    LongRoPE (https://arxiv.org/abs/2402.13753) has angles of its own for texts past some length.
     """
     name, has = type(model).__name__, model.config
     if "local" in getattr(has, "attention_layers", ()) and (window or 0) > has.window_size:
@@ -82,6 +86,15 @@ def check_trimmable(model, window: int | None) -> None:
             )
         if slides is None and kind != "DynamicLayer":
             raise ValueError(f"layer {number} of {name} has a {kind}: no trim is known")
+    rope = getattr(has.get_text_config(decoder=True), "rope_parameters", None) or {}
+    for kind in [rope, *rope.values()]:  # of all layers, or of each type of layers
+        if isinstance(kind, dict) and kind.get("rope_type") == "longrope":
+            most = kind["original_max_position_embeddings"]
+            if window is None or most < window:
+                raise ValueError(
+                    f"{name} turns all keys in another way past {most} tokens, and those in the "
+                    f"cache stay as they are; with window={most} or less, it never does"
+                )
 
 
 class CausalModel(GPTLanguageModel):
@@ -146,6 +159,8 @@ class CausalModel(GPTLanguageModel):
         if len(kvs) != self.config.n_layer or any(k.shape[1] != 2 for ((k, _),) in kvs):
             raise ValueError(f"{name} does not return an entry of each token in each layer")
         most = BOUNDS[self.dtype]
+        if not whole.isfinite().all():
+            raise ValueError(f"{name} has logits that are no numbers: look at its weights")
         if relative(self.lm_head(streams[-1]), whole) > most:
             raise ValueError(f"{name} scales or caps its logits, which is not done here")
         if relative(tree[:, 2], parts[0]) > most or relative(tree[:, 3], parts[1]) > most:
@@ -289,37 +304,77 @@ def load(
 ) -> tuple[CausalModel, Reader]:
     """A model and its tokenizer, from a folder or, by name, from the hub. No code is run for it.
 
-    dtype: one of DTYPES. Raises ValueError if it cannot be used, if dtype is none of them, or for a
-    device that torch cannot use; OSError if it cannot be had, ImportError without transformers.
+    dtype: one of DTYPES. window: as CausalModel has it. Raises ValueError if it cannot be used, if
+    dtype is none of them, or for a device that torch cannot use; OSError if it cannot be had whole,
+    ImportError without transformers.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it is one of {', '.join(DTYPES)}")
-    if not Path(name).is_dir() and (Path(name).is_absolute() or str(name).startswith((".", "~"))):
-        raise OSError(f"no folder {str(name)!r}; give one with a model, or a name on the hub")
+    folder, what = Path(name), f"no model {str(name)!r}"
+    if not folder.is_dir():
+        if is_path(str(name)):
+            raise OSError(f"no folder {str(name)!r}; give one with a model, or a name on the hub")
+        what = f"no folder {str(name)!r}, and no model of this name"
     device, transformers = checkpoint.usable_device(device), quiet()
-    asked = {"local_files_only": True} if Path(name).is_dir() else {}
+    asked = {"local_files_only": folder.is_dir(), "trust_remote_code": False}
+    told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are told, below
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            name, dtype=DTYPES[dtype], use_safetensors=True, **asked
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            name, dtype=DTYPES[dtype], use_safetensors=True, **told, **asked
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **asked)
-    except (OSError, ValueError) as error:  # what is there may be no model
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise OSError(f"no model {str(name)!r}: {said}") from error
+    except Exception as error:  # what is there may be no model; tokenizers has no error of its own
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        if "trust_remote_code" in said:
+            said = "it needs code of its own, as its auto_map says, and none is run here"
+        said = not_whole(folder) or said.removeprefix("OSError: ").removeprefix("ValueError: ")
+        raise OSError(f"{what}: {said}") from error
+    if lost := sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}):
+        raise OSError(
+            f"{what} that is whole: {len(lost)} of its tensors, such as {lost[0]}, are in no file "
+            "or have another shape there; get its files again"
+        )
     return CausalModel(model.to(device), window), Reader(tokenizer)
 
 
+def is_path(name: str) -> bool:
+    """Whether a name can only be a path: names on the hub are `model` or `owner/model`."""
+    path = Path(name)
+    looks = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or len(path.parts) > 2
+    return looks or path.exists() or (len(path.parts) == 2 and path.parent.is_dir())
+
+
+def not_whole(folder: Path) -> str:
+    """Which file of a folder is not what it should be, and what to do; "" if none is seen."""
+    for path in sorted(path for path in folder.glob("*.*") if path.is_file()):
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                return f"{path.name} is a Git LFS pointer; `git lfs pull` brings the file itself"
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_bytes())
+            if path.suffix == ".safetensors":
+                safetensors.safe_open(path, framework="pt")
+        except (ValueError, safetensors.SafetensorError) as error:
+            return f"{path.name} is no whole {path.suffix[1:]} file ({error}); get it again"
+    return ""
+
+
 def load_pair(
-    target: str | Path, draft: str | Path | None = None, dtype: str = "float32", device: str = "cpu"
+    target: str | Path,
+    draft: str | Path | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    window: int | None = None,
 ) -> tuple[CausalModel, Reader, Draft]:
     """A target, its tokenizer, and a draft for it: a model, or prompt lookup for None.
 
-    Raises ValueError if the two read differently, and as load does.
+    window: of both. Raises ValueError if the two read differently, and as load does.
     """
-    big, reader = load(target, dtype, device=device)
+    big, reader = load(target, dtype, window, device)
     if draft is None:
         return big, reader, WideLookupDraft(big.config.vocab_size)
-    small, other = load(draft, dtype, device=device)
+    small, other = load(draft, dtype, window, device)
     check_readers(reader, other)
     return big, reader, CausalDraft(small, big.config.vocab_size)
 

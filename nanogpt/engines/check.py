@@ -4,7 +4,8 @@ TARGET and DRAFT are folders, or names on the Hugging Face hub, of causal langua
 transformers loads; they must have one tokenizer. Without a DRAFT, guesses are looked up in the
 text. Checked are passes of the target (cache, trim, tree, batch); texts at temperature 0, token for
 token; and samples at temperature 1, by chi-squared tests of every place. A model whose cache cannot
-be trimmed is refused before anything is written. In bfloat16 texts may differ where the two best
+be trimmed is refused before anything is written; where it can be up to some length, --window says
+so. In bfloat16 texts may differ where the two best
 logits are as good as equal: how many do is told.
 
 Prompts are read as they stand, without a chat template. Exit code: 0, right; 1, wrong; 2, it cannot
@@ -14,14 +15,21 @@ be checked, or the samples are too few to tell.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from nanogpt.data import check_folders
 from nanogpt.drafts.grown import Grown
 from nanogpt.engines import causal, own
 from nanogpt.engines.causal import CausalModel, load_pair
+from nanogpt.engines.own import Greedy
+from nanogpt.engines.places import Report
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import pooled
 from nanogpt.measure.clock import DEVICES, clock
@@ -59,6 +67,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     how = "texts, of chains and of trees, default: %(default)s"
     parser.add_argument("--samples", type=int, default=200, help=how)
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
+    how = "tokens after which the context restarts, for both; default: as many as a model takes"
+    parser.add_argument("--window", type=int, metavar="N", help=how)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what is found there, too")
     return parser.parse_args(arguments)
 
 
@@ -75,24 +86,20 @@ def decoders(target: CausalModel, draft: Draft, K: int) -> dict[str, own.Decode]
     return {f"chain of {K}": chain, f"tree {' '.join(map(str, WIDTHS))}": tree}
 
 
-def check_passes(target: CausalModel, tokens: Sequence[int], say: Callable) -> list[str]:
-    """Say how far each of PASSES is off. Returns what is wrong."""
-    bound, wrong = own.bound_of(target), []
+def check_passes(target: CausalModel, tokens: Sequence[int], say: Callable) -> dict[str, float]:
+    """Say how far each of PASSES is off. Returns it."""
+    bound, found = own.bound_of(target), {}
     say(f"passes of the target, off by so much of the largest logit (rounding: {bound:.0e}):")
     for name, ask in own.PASSES.items():
-        off = ask(target, tokens)
-        right = off <= bound  # False for NaN, too
-        say(f"  {name:<30}{off:8.0e}  {'right' if right else 'WRONG'}")
-        if not right:
-            wrong.append(name.partition(":")[0])
-    return wrong
+        found[name] = off = ask(target, tokens)
+        say(f"  {name:<30}{off:8.0e}  {'right' if off <= bound else 'WRONG'}")  # NaN, too
+    return found
 
 
 def check_greedy(
     target: CausalModel, name: str, decode: own.Decode, prompts: list, n: int, say: Callable
-) -> list[str]:
-    """Say how many texts are plain decoding's own. Returns what is wrong: no tie explains it."""
-    bound = own.bound_of(target)
+) -> list[Greedy]:
+    """Say how many texts are plain decoding's own. Returns what was found of each."""
     found = [own.greedy(target, decode, prompt, n) for prompt in prompts]
     differ = [one for one in found if one.place is not None]
     said = f"  {name:<14}{len(found) - len(differ)} of {len(found)} texts equal"
@@ -100,13 +107,13 @@ def check_greedy(
         margins = ", ".join(f"{one.margin:.0e}" for one in differ)
         said += f"; the others part where the logits of the two tokens are {margins} apart"
     say(said)
-    return [] if all(one.margin <= bound for one in differ) else [f"greedy, {name}"]
+    return found
 
 
 def check_samples(
     target: CausalModel, name: str, decode: own.Decode, prompt: list, samples: int, say: Callable
-) -> tuple[list[str], bool]:
-    """Say what the tests of the samples find. Returns what is wrong, and whether they are blind."""
+) -> Report:
+    """Say what the tests of the samples find. Returns it."""
     report = own.sampled(target, decode, prompt, PLACES, samples)
     [row] = report.rows
     worst = row.worst
@@ -115,11 +122,13 @@ def check_samples(
         said = f"WRONG, {worst.place}, p {p_text(worst.p)}, off by {worst.total_variation:.2f}"
     blind = "; the control was NOT refused" if report.blind else "; the control was refused"
     say(f"  {name:<14}{said}{blind}")
-    return ([] if report.right else [f"samples, {name}"]), report.blind
+    return report
 
 
-def race(target: CausalModel, draft: Draft, prompts: list, n: int, K: int, say: Callable) -> None:
-    """Say what the draft brings at temperature 1: α, tokens a pass, and both times."""
+def race(
+    target: CausalModel, draft: Draft, prompts: list, n: int, K: int, say: Callable
+) -> dict[str, float]:
+    """Say what the draft brings at temperature 1: α, tokens a pass, and both times. Returns it."""
     plain, fast, made = 0.0, 0.0, []
     for seed, prompt in enumerate(prompts):
         given = target, prompt, n, Sampling(), RandomSource(seed)
@@ -129,10 +138,11 @@ def race(target: CausalModel, draft: Draft, prompts: list, n: int, K: int, say: 
         fast, made = fast + seconds, [*made, one]
     accepted = sum(r.n_accepted for one in made for r in one.rounds)
     examined = sum(r.n_examined for one in made for r in one.rounds)
-    ratio, error = pooled(made)
+    alpha, (ratio, error) = accepted / max(1, examined), pooled(made)
     say(f"at temperature 1, {len(prompts)} texts of {n} tokens, chains of {K}:")
-    say(f"  α {accepted / max(1, examined):.2f}, {ratio:.2f} ± {error:.2f} tokens a pass")
+    say(f"  α {alpha:.2f}, {ratio:.2f} ± {error:.2f} tokens a pass")
     say(f"  plain {plain:.1f} s, with the draft {fast:.1f} s: {plain / fast:.2f}× in this one run")
+    return {"alpha": alpha, "tokens_a_pass": ratio, "plain_seconds": plain, "seconds": fast}
 
 
 def check(
@@ -144,8 +154,8 @@ def check(
     n: int = 60,
     samples: int = 200,
     say: Callable[[str], None] = print,
-) -> int:
-    """Ask everything of a pair and say what is found. Returns the exit code.
+) -> dict[str, Any]:
+    """Ask everything of a pair and say what is found. Returns it, with "wrong" and "exit_code".
 
     Raises ValueError if the window is too short for a prompt or for the passes, or for too few
     samples.
@@ -161,21 +171,35 @@ def check(
             f"a window of {window} leaves {len(probe)} tokens to check passes on; "
             f"it takes {LEAST} or more"
         )
-    wrong, blind = check_passes(target, probe, say), False
-    loops = decoders(target, draft, K)
+    bound, loops = own.bound_of(target), decoders(target, draft, K)
+    passes = check_passes(target, probe, say)
+    wrong = [name.partition(":")[0] for name, off in passes.items() if not off <= bound]
+    greedy, sampled = {}, {}
     say(f"at temperature 0, {len(prompts)} texts of {n} tokens:")
     for name, decode in loops.items():
-        wrong += check_greedy(target, name, decode, prompts, n, say)
+        greedy[name] = check_greedy(target, name, decode, prompts, n, say)
+        if any(one.margin > bound for one in greedy[name]):  # no tie explains it
+            wrong.append(f"greedy, {name}")
     say(f"at temperature 1, {samples} texts of {PLACES} tokens, χ² of every place:")
     for name, decode in loops.items():
-        found, unseen = check_samples(target, name, decode, prompts[0], samples, say)
-        wrong, blind = wrong + found, blind or unseen
-    race(target, draft, prompts, n, K, say)
+        sampled[name] = check_samples(target, name, decode, prompts[0], samples, say)
+        wrong += [f"samples, {name}"] * (not sampled[name].right)
+    blind = any(report.blind for report in sampled.values())
+    gain = race(target, draft, prompts, n, K, say)
     verdict = f"WRONG in {', '.join(wrong)}" if wrong else "right"
     if blind and not wrong:
         verdict += f", but a wrong decoder passed as well: {samples} samples are too few, give more"
     say(f"verdict: {verdict}")
-    return 1 if wrong else 2 if blind else 0
+    asked = {name: list(map(dataclasses.asdict, found)) for name, found in greedy.items()}
+    return {
+        "exit_code": 1 if wrong else 2 if blind else 0,
+        "wrong": wrong,
+        "rounding": bound,
+        "passes": passes,
+        "greedy": asked,
+        "samples": {name: dataclasses.asdict(report) for name, report in sampled.items()},
+        "at_1": gain,
+    }
 
 
 def told(what: str, model: CausalModel) -> str:
@@ -196,13 +220,20 @@ def main(arguments: list[str] | None = None) -> int:
     for what, least in (("K", 1), ("tokens", 1), ("samples", 10)):
         if (value := getattr(given, what)) < least:
             raise ValueError(f"{what} is {value}; it must be a whole number from {least}")
+    check_folders(given.json)
     if given.device == "cpu":
         torch.set_num_threads(1)
-    target, reader, draft = load_pair(given.target, given.draft, given.dtype, given.device)
-    print(told("target", target))
-    print(told("draft", draft.model) if given.draft else "draft: prompt lookup")
+    names = given.target, given.draft
+    target, reader, draft = load_pair(*names, given.dtype, given.device, given.window)
+    pair = [told("target", target)]
+    pair.append(told("draft", draft.model) if given.draft else "draft: prompt lookup")
+    print(*pair, sep="\n")
     prompts = [reader.encode(text) for text in given.prompt or PROMPTS]
     probe = reader.encode(PROBE)
     if not all(prompts):
         raise ValueError("a prompt is empty; give at least one token to start from")
-    return check(target, draft, prompts, probe, given.K, given.tokens, given.samples)
+    found = check(target, draft, prompts, probe, given.K, given.tokens, given.samples)
+    if given.json:
+        text = json.dumps({"pair": pair, "names": names, **found}, indent=1)
+        given.json.write_text(text + "\n", encoding="utf-8")
+    return found["exit_code"]

@@ -170,6 +170,7 @@ class Power:
 class Row:
     """What was found out about one mode, server or loop. `refusal` is empty if it is right.
 
+    failure: what it raised in place of answers; of those that came, the row tells all the same.
     K: how many tokens it drafts, None if it drafts none. greedy: how many of the prompts are
     continued as by the target; ties: tokens where its best two logits are within TIE and the other
     one came. tests: of the first tokens, at temperature 1; places: by setting, of all places and of
@@ -185,6 +186,7 @@ class Row:
     seconds: float = 0.0
     K: int | None = None
     places: dict[str, list[Place]] = field(default_factory=dict)
+    failure: str = ""
 
     @property
     def name(self) -> str:
@@ -240,8 +242,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if all is right; 1 if a mode is wrong; 2 if none is, but a control was not refused."""
-        return 1 if not self.right else 2 if self.blind else 0
+        """0: all is right; 1: a mode is wrong; 2: none is, but one failed, or a control passed."""
+        failed = any(row.failure for row in self.rows)
+        return 1 if not self.right else 2 if failed or self.blind else 0
 
 
 def refusal(tests: Sequence[Test | Place], level: float) -> str:
@@ -373,7 +376,9 @@ def verdicts(report: Report) -> list[str]:
     for row in report.rows:
         tokens = "1 greedy token" if row.ties == 1 else f"{row.ties} greedy tokens"
         ties = f" ({tokens} from a tie within {TIE:g})" if row.ties else ""
-        found.append(f"{row.name}: {f'WRONG, {row.refusal}' if row.refusal else right(row)}{ties}")
+        wrong = f"WRONG, {row.refusal}" if row.refusal else "no verdict" if row.failure else ""
+        said = "; ".join(filter(None, [wrong or right(row), row.failure]))
+        found.append(f"{row.name}: {said}{ties}")
     found += map(said_of, report.controls)
     if report.untaken:
         found.append(f"the engine takes no such constraints: {', '.join(report.untaken)}")

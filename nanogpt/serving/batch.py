@@ -215,11 +215,11 @@ def joined(
     # All texts' entries in one row, zeros in front; then each slot's place in that row.
     place = torch.arange(P) - before + lengths.cumsum(0) - lengths + 1  # (B, P)
     place = place.where(torch.arange(P) >= before, 0)
-    nothing = torch.zeros_like(some[0][0][0][:, :1])
-    place = place.to(nothing.device)
+    place = place.to(some[0][0][0].device)
 
     def column(layer: int, head: int, which: int) -> Tensor:
         own = [cache[layer][head][which] for cache in caches if cache is not None]
+        nothing = torch.zeros_like(own[0][:, :1])  # as wide: keys may be wider than values
         return torch.cat([nothing, *own], dim=1)[0, place]  # (B, P, hs)
 
     return tuple(
