@@ -163,8 +163,10 @@ def test_what_goes_wrong_at_the_server_is_one_line(served, capsys):
     for arguments, said in (
         (["http://127.0.0.1:9/v1", "--model", "m"], "gave no answer that can be read"),
         ([address, "--prompt", "½"], "answered 400"),
-        ([address, "--more", '{"temperature": -1}'], "answered 400"),
-        ([address, "--more", '{"n": 3}'], "returned 3 texts for n = 20"),
+        ([address, "--more", '{"temperature": 0.7}'], "holds temperature; say --temperature"),
+        ([address, "--more", '{"top_p": 0.9}'], "holds top_p; say --top-p"),
+        ([address, "--more", '{"min_p": 0.1}'], "min_p: 0.1, which bends what is drawn"),
+        ([address, "--more", '{"stop": ["a"]}'], "which bends what is drawn; leave it out"),
         ([address, "--more", "[1]"], "--more is no JSON object"),
         ([address, "--temperature", "0"], "no distribution to test"),
         ([address, "--temperature", ".7"], "needs --top-k"),

@@ -45,7 +45,7 @@ from tqdm import tqdm
 from nanogpt.engines import places
 from nanogpt.engines.answers import NEAR, Told, read_log, texts_of, told_of
 from nanogpt.engines.places import EDGE, Listed, Report
-from nanogpt.proof.statistics import LEVEL
+from nanogpt.proof.statistics import LEVEL, crossing
 from nanogpt.sampling import Sampling
 
 SAMPLES, TOKENS, LISTED = 1000, 10, 20
@@ -92,45 +92,58 @@ def judge(
     unique.
     """
     told = [one for text in texts for one in text]
-    at = torch.tensor([i for text in texts for i in range(len(text))])
-    setting = said_of(sampling)
-    if reading is None:
-        whole = sampling != Sampling() and bool(told)
-        whole = whole and all(abs(mass(x, sampling.top_k) - 1) < WHOLE for x in told)
-        guessed = "processed" if whole else "raw"
-    else:
-        guessed = reading
+    k = sampling.top_k or math.inf
+    whole = sum(abs(mass(one) - 1) < WHOLE and len(one.top) <= k + 1 for one in told)
+    cut = sampling != Sampling() and whole and whole == len(told)
+    guessed = reading or ("processed" if cut else "raw")
     fewest = check_names(told, sampling == Sampling() and reading is None)
 
-    def report_of(reading: str) -> Report:
+    def rows(texts: Sequence[Sequence[Told]], held: Sampling, n: int) -> tuple[list[Told], Tensor]:
+        """The tokens whose p is known, and the places of each."""
+        all_of = [(one, i) for text in texts for i, one in enumerate(text)]
+        some = [(one, i) for one, i in all_of if reaches(one, held, n)]
+        return [one for one, _ in some], torch.tensor([i for _, i in some])
+
+    def report_of(reading: str, texts: Sequence[Sequence[Told]]) -> Report:
         held = held_against(sampling, reading)
         n = check_listed(fewest, held)
-        kept = torch.ones(len(told), dtype=torch.bool)
-        if held.top_p is not None and held.top_k is None:
-            kept = torch.tensor([mass(x, n) > min(held.top_p + EDGE, 1 - WHOLE) for x in told])
-        some = [x for x, keep in zip(told, kept.tolist(), strict=True) if keep]
+        some, at = rows(texts, held, n)
         how = source + f", {reading}" * (reading != "raw")
-        report = places.judge(rows_of(some, held, n), at[kept], level, who, setting, how)
-        if left_out := len(told) - len(some):
-            report.notes.append(f"{left_out} tokens left out: more than {n} may have come there")
-        if not report.right:
-            near = ""
-            if not (doubt := copies_of(texts)):
-                doubt, near = doubt_of(some, at[kept], held, n)
-            report.doubt = doubt
-            report.rows[0].refusal += near
+        report = places.judge(rows_of(some, held, n), at, level, who, said_of(sampling), how)
+        if left_out := sum(map(len, texts)) - len(some):
+            report.notes.append(f"{left_out:,} tokens left out, where top-p may keep more than {n}")
         return report
 
-    report = report_of(guessed)
-    if not report.right and reading is None:
-        for other in READINGS:
-            new = held_against(sampling, other) != held_against(sampling, guessed)
-            if new and report_of(other).right:
-                report.doubt = (
-                    f"all is right if the log-probabilities are {other}, and not {guessed}; "
-                    f"if they are, say --logprobs {other}"
-                )
+    report = report_of(guessed, texts)
+    if report.right:
+        return report
+    for other in READINGS if reading is None else ():
+        new = held_against(sampling, other) != held_against(sampling, guessed)
+        if new and (whole or other != "processed") and (found := report_of(other, texts)).right:
+            if guessed == "processed":  # all is listed, whatever it is
+                return found
+            report.doubt = (
+                f"all is right if the log-probabilities are {other}, and not {guessed}; if they "
+                f"are, say --logprobs {other}"
+            )
+    if not report.doubt and (copies := copies_of(texts)):
+        each = {tuple(one.token for one in text): text for text in texts}
+        try:
+            report.doubt = copies * report_of(guessed, list(each.values())).right
+        except ValueError:  # they are too few
+            report.doubt = copies
+    if not report.doubt:
+        held = held_against(sampling, guessed)
+        n = check_listed(fewest, held)
+        report.doubt, near = doubt_of(*rows(texts, held, n), held, n)
+        report.rows[0].refusal += near
     return report
+
+
+def reaches(one: Told, sampling: Sampling, n: int) -> bool:
+    """Whether the n listed surely hold all that top-p keeps; its own token has no say in it."""
+    cut = sampling.top_k is None and sampling.top_p is not None and sampling.top_p < 1
+    return not cut or mass(one, n) > min((sampling.top_p or 1) + EDGE, 1 - WHOLE)
 
 
 READINGS = ("raw", "tempered", "processed")
@@ -243,13 +256,17 @@ def doubt_of(told: Sequence[Told], at: Tensor, sampling: Sampling, n: int) -> tu
         ), ""
     # Which of the listed came, given that one did: the temperature alone says how often
     here = here[:, 0]
-    heats = [x / 100 for x in range(20, 200)] + [x / 10 for x in range(20, 50)]
-    asked = sampling.temperature
+    asked, logs, rank = sampling.temperature, logs[here], rank[here]
+
+    def too_likely(cold: float) -> float:
+        """The listed tokens' log p at 1 / T, less that of those that came: 0 at the likeliest T."""
+        p = (logs * cold).softmax(-1)
+        return float((p * logs).nan_to_num(0).sum() - logs.gather(1, rank).sum())
 
     def likelihood(T: float) -> float:
-        return float((logs[here] / T).log_softmax(-1).gather(1, rank[here]).sum())
+        return float((logs / T).log_softmax(-1).gather(1, rank).sum())
 
-    T = max(heats, key=likelihood)
+    T = 1 / crossing(too_likely, 5)
     surely = likelihood(T) - likelihood(asked) > -math.log(LEVEL)
     some = []
     for one in (one for one, keep in zip(told, here.tolist(), strict=True) if keep):
@@ -266,7 +283,7 @@ def doubt_of(told: Sequence[Told], at: Tensor, sampling: Sampling, n: int) -> tu
     if surely and abs(math.log(T / asked)) > math.log(1.1):
         return f"{fits}, and not of {asked:g}: is that one in force?", ""
     seen, beyond = len(told) - len(some), float(rest.sum())
-    if seen < beyond - 5 * math.sqrt(beyond):
+    if not surely and seen < beyond - 5 * math.sqrt(beyond):
         return (
             f"of what is not among the {n} likeliest, {seen} came where {beyond:,.0f} were due, "
             "and all else is right: is a top-k, top-p or min-p in force?"
