@@ -12,11 +12,28 @@ left in the cache, its p is wrong, its tokens follow that p, and all looks right
 stop drafting for a request that asks for log-probabilities (vLLM did before 0.14), so that --told
 audits plain decoding.
 
-A file will do, too: a JSON response a line, of completions or of chats, each with log-probabilities
-and drawn at the same settings. The prompts may differ. What such a log says is told.
+A file will do, too, of answers drawn at the same settings, each with the log-probabilities of the
+likeliest tokens: a JSON response a line, of any server below, whole or as a stream's chunks; a
+batch's output; lines that hold a response somewhere. The prompts may differ. What cannot be read is
+left out and counted. What a log says is told.
 
-Sampling: temperature 1 without cuts; or --top-k K, with any temperature, if K or more tokens are
-listed. Texts that ended must hold their end token, as vLLM's token ids do.
+Sampling: temperature 1, with or without --top-p; or --top-k K, with any temperature and top-p, if K
+or more tokens are listed. Every other field that bends a distribution is sent with its neutral
+value. Told log-probabilities may be raw, or hold the temperature, or the cuts as well: say which
+with --logprobs if that cannot be seen. Where a setting in force, a copied answer or another reading
+explains all, there is no verdict, and exit code 2.
+
+Which question which engine can be asked:
+
+            read again           --told               a log, and what to know
+vLLM        yes                  yes                  yes
+SGLang      with token ids       yes                  yes; --logprobs tempered
+llama.cpp   no: no echo          without a draft      yes; a guess it accepts has p = 1
+Ollama      no: no ids           no: chats alone      of chats; top-k and min-p are its own
+mlx-lm      no: no ids           no                   no: the likeliest is told, not the drawn
+LM Studio   no: no ids           no                   no log-probabilities in its completions
+TGI         no: no ids           no                   of /generate: details, top_n_tokens
+OpenAI      no: no ids           with --listed 5      yes; end tokens are not told
 """
 
 from __future__ import annotations
@@ -126,17 +143,17 @@ def judge(
                 f"all is right if the log-probabilities are {other}, and not {guessed}; if they "
                 f"are, say --logprobs {other}"
             )
+    if not report.doubt:
+        held = held_against(sampling, guessed)
+        n = check_listed(fewest, held)
+        report.doubt, near = doubt_of(*rows(texts, held, n), held, n)
+        report.rows[0].refusal += near
     if not report.doubt and (copies := copies_of(texts)):
         each = {tuple(one.token for one in text): text for text in texts}
         try:
             report.doubt = copies * report_of(guessed, list(each.values())).right
         except ValueError:  # they are too few
             report.doubt = copies
-    if not report.doubt:
-        held = held_against(sampling, guessed)
-        n = check_listed(fewest, held)
-        report.doubt, near = doubt_of(*rows(texts, held, n), held, n)
-        report.rows[0].refusal += near
     return report
 
 
@@ -229,6 +246,8 @@ def doubt_of(told: Sequence[Told], at: Tensor, sampling: Sampling, n: int) -> tu
     A cut: none came of what it leaves out, and DUE or more were due. A temperature: the likeliest
     one with which what is listed passes. One within a tenth is no setting, but an error.
     """
+    if (rows_of(told, sampling, n).came > n).any():
+        return "", ""  # what cannot come has come
     logs = torch.full((len(told), n), -math.inf, dtype=torch.float64)
     for row, one in zip(logs, told, strict=True):
         best = sorted(one.top.values(), reverse=True)[:n]
@@ -237,6 +256,9 @@ def doubt_of(told: Sequence[Told], at: Tensor, sampling: Sampling, n: int) -> tu
     here = torch.tensor([one.token in one.top for one in told])[:, None] & (log >= logs[:, -1:])
     rank = torch.where(here, (logs > log).sum(-1, keepdim=True), n)  # n: not listed
     p = logs.exp() if sampling.top_k is None else (logs / sampling.temperature).softmax(-1)
+    if sampling.top_p is not None:
+        p = p * (p.cumsum(-1) - p < sampling.top_p)
+        p = p / p.sum(-1, keepdim=True)
     rest = (1 - p.sum(-1, keepdim=True)).clamp(min=0)
     before = torch.cat([p.cumsum(-1) - p, 1 - rest], -1)
     down = torch.cat([logs, logs[:, -1:]], -1) - logs[:, :1]
@@ -388,13 +410,18 @@ class Endpoint:
                 break
             except OSError as error:
                 cause = error.__cause__
-                if not isinstance(cause, urllib.error.HTTPError) or cause.code not in (400, 422):
+                code = cause.code if isinstance(cause, urllib.error.HTTPError) else None
+                hung_up = isinstance(cause, HTTPException | ConnectionResetError)
+                if code not in (400, 422, 500) and not hung_up:
+                    raise
+                named = [x for x in sent | fields if re.search(rf"\b{x}\b", str(error))]
+                if len(named) == 1 and named[0] in fields:
                     raise
                 first = first or error
-                named = [x for x in sent if re.search(rf"\b{x}\b", str(error))]
                 if len(named) == 1:
                     if more.pop(named[0]) == -1:
                         more[named[0]] = 0  # the other word for all tokens
+                    first = None
                 elif not ways[1:]:  # it names nothing, or the whole request
                     raise first from None
                 else:
