@@ -18,7 +18,8 @@ from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import CharTokenizer
 from nanogpt.engines import endpoint, serve
-from nanogpt.engines.endpoint import Endpoint, Told, judge, rows_of, told_of
+from nanogpt.engines.answers import Told, read_log, told_of
+from nanogpt.engines.endpoint import Endpoint, judge, rows_of
 from nanogpt.generate import Generation, Round
 from nanogpt.proof.statistics import LEVEL
 from nanogpt.sampling import RandomSource, Sampling
@@ -514,10 +515,10 @@ def test_lines_end_where_they_do_in_every_encoding(tmp_path, mark, end):
         f"data: {json.dumps(y)}{end}" for i, x in enumerate(pairs(30)) for y in stream(x, i)
     ]
     whole.write_text(f"[{','.join(lines)}]", "utf-8")
-    texts, notes = endpoint.read_log(path)
-    assert len(texts) == 30 and not notes and endpoint.read_log(whole) == (texts, [])
+    texts, notes = read_log(path)
+    assert len(texts) == 30 and not notes and read_log(whole) == (texts, [])
     path.write_bytes("".join([*streamed, "data: [DONE]"]).encode(mark))
-    assert endpoint.read_log(path) == (texts, [])
+    assert read_log(path) == (texts, [])
 
 
 def test_what_is_no_text_is_said_with_its_name(tmp_path, capsys):
@@ -534,16 +535,16 @@ def test_places_where_end_tokens_are_not_told_are_not_judged(tmp_path):
     for few, longest, said in ((3, 2, 0), (4, 1, 1)):
         some = [*ends[:few], *map(chat, texts[4:])]
         path.write_text("\n".join(map(json.dumps, some)), "utf-8")
-        read, notes = endpoint.read_log(path)
+        read, notes = read_log(path)
         assert max(map(len, read)) == longest and len(notes) == said
     told = [chat(x, "stop", said=spell(x[:1])) for x in texts]  # here the last one is the end
     path.write_text("\n".join(map(json.dumps, told)), "utf-8")
-    read, notes = endpoint.read_log(path)
+    read, notes = read_log(path)
     assert max(map(len, read)) == 2 and not notes
     some = [chat([], "stop")] * 4 + [chat(x) for x in texts]
     path.write_text("\n".join(map(json.dumps, some)), "utf-8")
     with pytest.raises(ValueError, match="4 answers ended without their end token"):
-        endpoint.read_log(path)
+        read_log(path)
 
 
 def test_null_is_no_probability_at_all(tmp_path):

@@ -186,6 +186,7 @@ def without_ends(
     """The texts as far as no end token is missing from what is told, and a note where it is.
 
     Those that `ended` drew one more token, at a place where others are counted: a few are borne.
+    Raises ValueError if more than a few ended at once.
     """
     lengths = sorted(len(text) for text, end in zip(texts, ended, strict=True) if end)
     if len(lengths) <= MISSING:
@@ -294,12 +295,12 @@ def read_log(path: Path) -> tuple[list[Sequence[Told]], list[str]]:
             yield from ((where, choice) for choice in found)
 
     try:
-        return texts_of(each())
+        return readable(each())
     except ValueError as error:
         raise ValueError(f"{path}, {error}") from None
 
 
-def texts_of(choices: Iterator[tuple[str, Any]]) -> tuple[list[Sequence[Told]], list[str]]:
+def readable(choices: Iterator[tuple[str, Any]]) -> tuple[list[Sequence[Told]], list[str]]:
     """The tokens of choices, each with where it stands, and notes on what is left out.
 
     Raises ValueError if none can be read, or one is not what was drawn.

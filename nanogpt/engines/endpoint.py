@@ -59,8 +59,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from nanogpt.engines import places
-from nanogpt.engines.answers import NEAR, Told, read_log, texts_of, told_of
+from nanogpt.engines import answers, places
+from nanogpt.engines.answers import NEAR, read_log, readable, told_of
 from nanogpt.engines.places import EDGE, Listed, Report
 from nanogpt.proof.statistics import LEVEL, crossing
 from nanogpt.sampling import Sampling
@@ -74,7 +74,7 @@ FITS = 1e-3  # the smallest p of tokens that are those of another temperature
 DUE = 20  # tokens: if none came, that is chance in one of exp(20) right logs
 
 
-def rows_of(told: Sequence[Told], sampling: Sampling, n: int) -> Listed:
+def rows_of(told: Sequence[answers.Told], sampling: Sampling, n: int) -> Listed:
     """What is told of tokens, as numbers: the n likeliest are listed whatever came, or more."""
     number: dict[str, int] = {}
     tokens, rows = [], []
@@ -89,13 +89,13 @@ def rows_of(told: Sequence[Told], sampling: Sampling, n: int) -> Listed:
     return Listed.of(torch.tensor(tokens).view(-1, n), logs, came, logprob, sampling)
 
 
-def mass(one: Told, n: int | None = None) -> float:
+def mass(one: answers.Told, n: int | None = None) -> float:
     """The probability of the listed tokens, or of the n likeliest."""
     return sum(map(math.exp, sorted(one.top.values())[-n if n else None :]))
 
 
 def judge(
-    texts: Sequence[Sequence[Told]],
+    texts: Sequence[Sequence[answers.Told]],
     sampling: Sampling,
     level: float = LEVEL,
     who: str = "",
@@ -115,13 +115,15 @@ def judge(
     guessed = reading or ("processed" if cut else "raw")
     fewest = check_names(told, sampling == Sampling() and reading is None)
 
-    def rows(texts: Sequence[Sequence[Told]], held: Sampling, n: int) -> tuple[list[Told], Tensor]:
+    def rows(
+        texts: Sequence[Sequence[answers.Told]], held: Sampling, n: int
+    ) -> tuple[list[answers.Told], Tensor]:
         """The tokens whose p is known, and the places of each."""
         all_of = [(one, i) for text in texts for i, one in enumerate(text)]
         some = [(one, i) for one, i in all_of if reaches(one, held, n)]
         return [one for one, _ in some], torch.tensor([i for _, i in some])
 
-    def report_of(reading: str, texts: Sequence[Sequence[Told]]) -> Report:
+    def report_of(reading: str, texts: Sequence[Sequence[answers.Told]]) -> Report:
         held = held_against(sampling, reading)
         n = check_listed(fewest, held)
         some, at = rows(texts, held, n)
@@ -157,7 +159,7 @@ def judge(
     return report
 
 
-def reaches(one: Told, sampling: Sampling, n: int) -> bool:
+def reaches(one: answers.Told, sampling: Sampling, n: int) -> bool:
     """Whether the n listed surely hold all that top-p keeps; its own token has no say in it."""
     cut = sampling.top_k is None and sampling.top_p is not None and sampling.top_p < 1
     return not cut or mass(one, n) > min((sampling.top_p or 1) + EDGE, 1 - WHOLE)
@@ -180,7 +182,7 @@ def said_of(sampling: Sampling) -> str:
     return said + f", top-p {sampling.top_p}" * (sampling.top_p is not None)
 
 
-def check_names(told: Sequence[Told], alone: bool) -> int:
+def check_names(told: Sequence[answers.Told], alone: bool) -> int:
     """How many tokens are listed at the least where more can come.
 
     alone: whether one token cannot be all that is possible. Raises ValueError where it is, or where
@@ -225,7 +227,7 @@ def check_listed(fewest: int, sampling: Sampling) -> int:
 # Is it the engine, or a setting?
 
 
-def copies_of(texts: Sequence[Sequence[Told]]) -> str:
+def copies_of(texts: Sequence[Sequence[answers.Told]]) -> str:
     """What to say where texts are copies of each other, which no chance makes; else nothing."""
     counts = Counter(tuple(one.token for one in text) for text in texts)
     for text in texts:
@@ -239,7 +241,9 @@ def copies_of(texts: Sequence[Sequence[Told]]) -> str:
     return ""
 
 
-def doubt_of(told: Sequence[Told], at: Tensor, sampling: Sampling, n: int) -> tuple[str, str]:
+def doubt_of(
+    told: Sequence[answers.Told], at: Tensor, sampling: Sampling, n: int
+) -> tuple[str, str]:
     """What setting in force explains tokens that are not those of `sampling`, and what else is
     near; both are empty if nothing does.
 
@@ -295,7 +299,7 @@ def doubt_of(told: Sequence[Told], at: Tensor, sampling: Sampling, n: int) -> tu
         top = dict(sorted(one.top.items(), key=lambda pair: -pair[1])[:n])
         whole = math.log(sum(math.exp(x / T) for x in top.values()))
         top = {name: x / T - whole for name, x in top.items()}
-        some.append(Told(one.token, top[one.token], top))
+        some.append(answers.Told(one.token, top[one.token], top))
     if len(some) < places.FEWEST:
         return "", ""
     cells = rows_of(some, Sampling(), n).cells()
@@ -458,7 +462,7 @@ class Endpoint:
                 bar.update(len(choices))
         return made
 
-    def read_again(self, choices: Sequence[dict[str, Any]], top: int) -> list[list[Told]]:
+    def read_again(self, choices: Sequence[dict[str, Any]], top: int) -> list[list[answers.Told]]:
         """What the server says of each text's tokens in a pass that draws nothing.
 
         Raises ValueError if the choices have no token ids, OSError if the prompt does not come
@@ -501,7 +505,7 @@ class Endpoint:
         N = min(AT_ONCE, texts)
         fields, seeded, first = self.settle(prompt, n, N, seed, fields)
         if told:  # what cannot be read is said before the rest is drawn
-            texts_of((f"text {i}", choice) for i, choice in enumerate(first, 1))
+            readable((f"text {i}", choice) for i, choice in enumerate(first, 1))
         else:
             self.read_again(first[:1], top)
         came, notes = [choice.get("token_ids") or choice.get("text") for choice in first], []
@@ -510,9 +514,9 @@ class Endpoint:
             at_once = 1
             notes.append(f"all {len(came)} texts of a request are one, so each was asked for alone")
         choices = self.draw(prompt, n, texts, seed if seeded else None, at_once, **fields)
-        said: Sequence[Sequence[Told]]
+        said: Sequence[Sequence[answers.Told]]
         if told:
-            said, more = texts_of((f"text {i}", choice) for i, choice in enumerate(choices, 1))
+            said, more = readable((f"text {i}", choice) for i, choice in enumerate(choices, 1))
             notes += more
         else:
             said, reading = self.read_again(choices, top), "raw"
