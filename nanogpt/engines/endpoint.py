@@ -418,9 +418,7 @@ class Endpoint:
                 hung_up = isinstance(cause, HTTPException | ConnectionResetError)
                 if code not in (400, 422, 500) and not hung_up:
                     raise
-                named = [x for x in sent | fields if re.search(rf"\b{x}\b", str(error))]
-                if len(named) == 1 and named[0] in fields:
-                    raise
+                named = [x for x in sent if re.search(rf"\b{x}\b", str(error))]
                 first = first or error
                 if len(named) == 1:
                     if more.pop(named[0]) == -1:
