@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import hashlib
 import http.client
@@ -87,6 +88,23 @@ def check_folders(*paths: Path | None) -> None:
             raise ValueError(f"{path} is a folder; name a file in it")
         if not path.parent.is_dir():
             raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
+
+
+def read_lines(path: str | Path) -> list[tuple[int, str]]:
+    """The lines of a file that are not blank, each with its number, from 1.
+
+    UTF-8, or UTF-16 where a mark at its start says so. Only a newline ends a line: a string of JSON
+    may hold U+2028 and U+0085, at which `str.splitlines` cuts. Raises ValueError with the file's
+    name if it is no such text, OSError if there is none.
+    """
+    content = Path(path).read_bytes()
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        lines = content.decode("utf-16" if wide else "utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        at = f"byte {error.start}: {error.reason}"
+        raise ValueError(f"{path} is no UTF-8 ({at}); save it as UTF-8") from None
+    return [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
 
 
 def bring_back(path: Path) -> str:

@@ -289,8 +289,8 @@ BREAKS = [  # file of the package, what stands there once, what is put there, a 
     ),
     (  # 45: whether the last listed token counts depends on the one that came
         "engines/places.py",
-        "p = p * (logs > border)",
-        "p = p * (logs >= border)",
+        "apart, beyond = logs > border,",
+        "apart, beyond = logs >= border,",
         "test_endpoint::test_which_tokens_are_listed_does_not_depend_on_the_one_that_came",
     ),
     (  # 46: n texts by one seed

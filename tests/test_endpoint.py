@@ -5,7 +5,11 @@ import functools
 import json
 import math
 import re
+import secrets
 import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -14,7 +18,8 @@ from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import CharTokenizer
 from nanogpt.engines import endpoint, serve
-from nanogpt.engines.endpoint import Endpoint, Told, judge, rows_of, told_of
+from nanogpt.engines.answers import Told, read_log, told_of
+from nanogpt.engines.endpoint import Endpoint, judge, rows_of
 from nanogpt.generate import Generation, Round
 from nanogpt.proof.statistics import LEVEL
 from nanogpt.sampling import RandomSource, Sampling
@@ -161,8 +166,10 @@ def test_what_goes_wrong_at_the_server_is_one_line(served, capsys):
     for arguments, said in (
         (["http://127.0.0.1:9/v1", "--model", "m"], "gave no answer that can be read"),
         ([address, "--prompt", "½"], "answered 400"),
-        ([address, "--more", '{"temperature": -1}'], "answered 400"),
-        ([address, "--more", '{"n": 3}'], "returned 3 texts for n = 20"),
+        ([address, "--more", '{"temperature": 0.7}'], "holds temperature; say --temperature"),
+        ([address, "--more", '{"top_p": 0.9}'], "holds top_p; say --top-p"),
+        ([address, "--more", '{"min_p": 0.1}'], "min_p: 0.1, which bends what is drawn"),
+        ([address, "--more", '{"stop": ["a"]}'], "which bends what is drawn; leave it out"),
         ([address, "--more", "[1]"], "--more is no JSON object"),
         ([address, "--temperature", "0"], "no distribution to test"),
         ([address, "--temperature", ".7"], "needs --top-k"),
@@ -345,6 +352,390 @@ def test_a_report_is_wrong_at_its_level_and_blind_at_its_level():
     texts = drawn(200, RandomSource(5))
     for level, code in ((LEVEL, 0), (1.0, 1), (0.0, 2)):
         assert judge(texts, Sampling(), level).exit_code == code
+
+
+# Answers as people's clients and servers write them
+
+
+WORDS = ["the", " cat", " sat", "\u2028", " é", ".", " on", "\n"]
+
+
+def entry(i, p, words=WORDS, **more):
+    """A token of OpenAI's chats; more: what else is told, by id."""
+    log = math.log(p[i]) if p[i] else None
+    return {"token": words[i], "logprob": log, **{name: of(i) for name, of in more.items()}}
+
+
+def pairs(n=400, seed=6, p=P):
+    """n texts of 2 tokens, each a pair (token, p)."""
+    rng, texts = RandomSource(seed), []
+    for _ in range(n):
+        first = rng.categorical(p)
+        texts.append([(first, p), (rng.categorical(then := p.roll(first)), then)])
+    return texts
+
+
+def best(p, top=4):
+    return p.argsort(descending=True, stable=True)[:top].tolist()
+
+
+def content(text, top=4, words=WORDS, **more):
+    """The `content` of a chat's log-probabilities."""
+    made = []
+    for i, p in text:
+        listed = [entry(j, p, words, **more) for j in best(p, top)]
+        made.append(entry(i, p, words, **more) | {"top_logprobs": listed})
+    return made
+
+
+def spell(text, words=WORDS):
+    return "".join(words[i] for i, _ in text)
+
+
+def chat(text, finish="length", said=None, **more):
+    message = {"content": spell(text, more.get("words", WORDS)) if said is None else said}
+    told = {"content": content(text, **more)}
+    return {"choices": [{"finish_reason": finish, "message": message, "logprobs": told}]}
+
+
+def completion(text, key=lambda i: WORDS[i], token=None, said=None):
+    tops = [{key(j): math.log(p[j]) for j in best(p)} for _, p in text]
+    logs = [math.log(p[i]) for i, p in text]
+    told = {"tokens": [(token or key)(i) for i, _ in text], "token_logprobs": logs}
+    said = spell(text) if said is None else said
+    return {"choices": [{"text": said, "logprobs": told | {"top_logprobs": tops}}]}
+
+
+def sglang(text):
+    def three(i, p):
+        return [math.log(p[i]), i, None]
+
+    tops = [[three(j, p) for j in best(p)] for _, p in text]
+    told = {"output_token_logprobs": [three(*x) for x in text], "output_top_logprobs": tops}
+    return {"text": spell(text), "meta_info": told | {"finish_reason": {"type": "length"}}}
+
+
+def tgi(text):
+    def one(i, p):
+        return {"id": i, "text": WORDS[i], "logprob": math.log(p[i])}
+
+    tops = [[one(j, p) for j in best(p)] for _, p in text]
+    told = {"tokens": [one(*x) for x in text], "top_tokens": tops, "finish_reason": "length"}
+    return {"generated_text": spell(text), "details": told}
+
+
+def post_sampling(text):
+    told = [
+        {"id": i, "token": WORDS[i], "prob": float(p[i]),
+         "top_probs": [{"id": j, "token": WORDS[j], "prob": float(p[j])} for j in best(p)]}
+        for i, p in text
+    ]  # fmt: skip
+    return {"content": spell(text), "completion_probabilities": told}
+
+
+def of_the_likeliest(text):
+    """mlx-lm's: the first of the list in place of the token that came."""
+    told = chat(text)
+    for x in told["choices"][0]["logprobs"]["content"]:
+        x |= {name: x["top_logprobs"][0][name] for name in ("token", "logprob")}
+    return told
+
+
+def stream(text, i):
+    for k in range(len(text)):
+        delta = {"content": spell(text[k : k + 1])}
+        told = {"content": content(text[k : k + 1])}
+        yield {"id": f"c{i}", "choices": [{"index": 0, "delta": delta, "logprobs": told}]}
+    yield {"id": f"c{i}", "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
+
+
+ALIKE = ["\ufffd" if i < 3 else word for i, word in enumerate(WORDS)]  # of the likeliest
+
+
+def alike(i):
+    return [0xF0, 0x9F, 0x90 + i] if i < 3 else list(WORDS[i].encode())
+
+
+@pytest.mark.parametrize(
+    "written, code, said",
+    [
+        (chat, 0, ""),
+        (completion, 0, ""),
+        (lambda x: completion(x, "token_id:{}".format), 0, ""),
+        (lambda x: completion(x, str, int), 0, ""),  # mlx-lm's of 2024
+        (sglang, 0, ""),
+        (tgi, 0, ""),
+        (post_sampling, 0, ""),
+        (lambda x: {"response": spell(x), "done": True, "logprobs": content(x)}, 0, ""),  # Ollama
+        (lambda x: {"output": [{"content": [{"text": spell(x), "logprobs": content(x)}]}]}, 0, ""),
+        (lambda x: {"response": {"status_code": 200, "body": chat(x)}, "error": None}, 0, ""),
+        (lambda x: {"request": {"logprobs": True, "top_logprobs": 4}, "response": chat(x)}, 0, ""),
+        (lambda x: chat(x, words=ALIKE, bytes=alike), 0, ""),
+        (lambda x: chat(x, words=ALIKE), 0, ""),  # the list tells them apart
+        (lambda x: chat(x, said=spell(x)[1:].replace(" ", "")), 0, ""),  # a part, without spaces
+        (lambda x: completion(x, lambda i: ALIKE[i], said=""), 2, "where two have one text"),
+        (of_the_likeliest, 2, "is not what was drawn"),
+    ],
+)  # fmt: skip
+def test_a_right_engine_is_never_wrong_for_how_it_writes(tmp_path, capsys, written, code, said):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join(json.dumps(written(x), ensure_ascii=False) for x in pairs()), "utf-8")
+    assert nanogpt(["audit", str(path)]) == code
+    out = "".join(capsys.readouterr())
+    assert said in out and "WRONG" not in out and ("400 texts" in out) == (not code)
+
+
+@pytest.mark.parametrize(
+    "bad, said",
+    [
+        ('{"error": {"message": "overloaded"}}', "1 of 401 answers are left out; the first, line"),
+        ('{"choices": [{"finish_reason": "stop", "logprobs": {"content": []}}]}', "1 of"),
+        ('{"choices": [{"text": "a", "logprobs": null}]}', "no log-probabilities of the likeliest"),
+        ('{"choices": [{"logprobs": {"content": [{"token": "a"}]}}]}', "its form is not known"),
+        (json.dumps(chat([(0, P)])).replace("-1.0", "1.0"), "it must be 0 or less"),
+        (json.dumps(chat([(0, P)]))[:-9], "line 401: no response to read"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_one_bad_answer_is_left_out_and_counted(tmp_path, capsys, bad, said):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join([*map(json.dumps, map(chat, pairs())), bad]), "utf-8")
+    assert nanogpt(["audit", str(path)]) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16", "utf-8"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_lines_end_where_they_do_in_every_encoding(tmp_path, mark, end):
+    lines = [json.dumps(chat(x), ensure_ascii=False) for x in pairs(30)]
+    assert "\u2028" in "".join(lines)
+    whole, path = tmp_path / "whole.jsonl", tmp_path / "answers.jsonl"
+    path.write_bytes(end.join(lines).encode(mark))
+    streamed = [
+        f"data: {json.dumps(y)}{end}" for i, x in enumerate(pairs(30)) for y in stream(x, i)
+    ]
+    whole.write_text(f"[{','.join(lines)}]", "utf-8")
+    texts, notes = read_log(path)
+    assert len(texts) == 30 and not notes and read_log(whole) == (texts, [])
+    path.write_bytes("".join([*streamed, "data: [DONE]"]).encode(mark))
+    assert read_log(path) == (texts, [])
+
+
+def test_what_is_no_text_is_said_with_its_name(tmp_path, capsys):
+    (path := tmp_path / "answers.jsonl").write_bytes(b'{"choices": "\xe9"}')
+    assert nanogpt(["audit", str(path)]) == 2
+    assert "answers.jsonl is no UTF-8 (byte 13" in capsys.readouterr().err
+
+
+def test_places_where_end_tokens_are_not_told_are_not_judged(tmp_path):
+    """OpenAI's logs leave them out: a text that ended drew one more token than is told."""
+    path = tmp_path / "answers.jsonl"
+    texts = [x for x in pairs() if spell(x[:1]).strip()]
+    ends = [chat(x[:1] if i < 4 else x, "stop" if i < 4 else "length") for i, x in enumerate(texts)]
+    for few, longest, said in ((3, 2, 0), (4, 1, 1)):
+        some = [*ends[:few], *map(chat, texts[4:])]
+        path.write_text("\n".join(map(json.dumps, some)), "utf-8")
+        read, notes = read_log(path)
+        assert max(map(len, read)) == longest and len(notes) == said
+    told = [chat(x, "stop", said=spell(x[:1])) for x in texts]  # here the last one is the end
+    path.write_text("\n".join(map(json.dumps, told)), "utf-8")
+    read, notes = read_log(path)
+    assert max(map(len, read)) == 2 and not notes
+    some = [chat([], "stop")] * 4 + [chat(x) for x in texts]
+    path.write_text("\n".join(map(json.dumps, some)), "utf-8")
+    with pytest.raises(ValueError, match="4 answers ended without their end token"):
+        read_log(path)
+
+
+def test_null_is_no_probability_at_all(tmp_path):
+    kept = torch.where(P < 0.1, 0.0, P) / P[P >= 0.1].sum()
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join(json.dumps(chat(x, top=6)) for x in pairs(p=kept)), "utf-8")
+    assert "null" in path.read_text() and nanogpt(["audit", str(path), "--top-k", "4"]) == 0
+
+
+# Is it the engine, or a setting?
+
+
+FLAT = torch.softmax(torch.linspace(0, 5, 40, dtype=torch.float64), -1)
+
+
+def flat_texts(how=Sampling(), n=1200, top=20, tell=lambda p: p, seed=7):
+    """n texts of one token, drawn as `how` says; told is what `tell` makes of p."""
+    rng, drawn_from, said = RandomSource(seed), how.probs(FLAT.log()), tell(FLAT)
+    listed = {str(i): math.log(said[i]) for i in best(said, top) if said[i]}
+    tokens = [rng.categorical(drawn_from) for _ in range(n)]
+    return [[Told(str(i), math.log(said[i]) if said[i] else -math.inf, listed)] for i in tokens]
+
+
+@pytest.mark.parametrize(
+    "asked, did, code, said",
+    [
+        (Sampling(), Sampling(1, 10), 2, "such a cut in force"),
+        (Sampling(), Sampling(1, None, 0.6), 2, "such a cut in force"),
+        (Sampling(), Sampling(1, 24), 2, "of what is not among the 20 likeliest"),
+        (Sampling(), Sampling(0.6, 10, 0.9), 2, "such a cut in force"),
+        (Sampling(), Sampling(0), 2, "such a cut in force"),
+        (Sampling(), Sampling(0.5), 2, "those of temperature 0."),
+        (Sampling(), Sampling(1.6), 2, "those of temperature 1."),
+        (Sampling(1, 10), Sampling(1, 10), 0, ""),
+        (Sampling(1, 10), Sampling(1, 14), 1, ""),
+        (Sampling(0.7, 10), Sampling(0.7, 10), 0, ""),
+        (Sampling(1, None, 0.5), Sampling(1, None, 0.5), 0, ""),
+        (Sampling(1, None, 0.5), Sampling(1, None, 0.7), 1, ""),
+        (Sampling(1, None, 0.5), Sampling(1, None, 0.3), 2, "such a cut in force"),
+        (Sampling(0.7, 15, 0.8), Sampling(0.7, 15, 0.8), 0, ""),
+    ],
+)  # fmt: skip
+def test_a_setting_in_force_is_no_wrong_engine(asked, did, code, said):
+    report = judge(flat_texts(did, 4000), asked, reading="raw")
+    assert report.exit_code == code and said in report.doubt, report.doubt
+
+
+def test_a_temperature_that_is_a_little_off_is_an_error():
+    report = judge(flat_texts(Sampling(0.93), 20000), Sampling())
+    assert report.exit_code == 1
+    assert re.search(r"the tokens are those of temperature 0\.9\d$", report.rows[0].refusal)
+
+
+HOT = Sampling(0.5, 10)
+
+
+@pytest.mark.parametrize(
+    "tell, reading, code, said",
+    [
+        (lambda p: p, None, 0, ""),
+        (HOT.of_probs, None, 0, "processed"),
+        (HOT.of_probs, "processed", 0, "processed"),
+        (Sampling(0.5).of_probs, "tempered", 0, "tempered"),
+        (Sampling(0.5).of_probs, None, 2, "say --logprobs tempered"),
+        (Sampling(0.5).of_probs, "raw", 2, "those of temperature"),
+    ],
+)
+def test_log_probabilities_are_raw_or_tempered_or_processed(tell, reading, code, said):
+    report = judge(flat_texts(HOT, tell=tell), HOT, reading=reading)
+    assert report.exit_code == code and said in report.doubt + report.options
+
+
+def test_texts_that_are_copies_are_no_wrong_engine():
+    once = drawn(60, RandomSource(8))
+    once = [[*a, *b, *c] for a, b, c in zip(once[::3], once[1::3], once[2::3], strict=True)]
+    report = judge(once * 20, Sampling())
+    assert report.exit_code == 2 and "is one seed used for several" in report.doubt
+
+
+def test_right_tokens_that_are_rounded_are_not_impossible():
+    """As bfloat16 has them: the listed may sum to more than 1, and another may come."""
+    top, shares = {"0": math.log(0.9), "1": math.log(0.11)}, {0: 0.9, 1: 0.11, 2: 0.001}
+    came = [i for i, p in shares.items() for _ in range(int(1000 * p))]
+    texts = [[Told(str(i), math.log(shares[i]), top)] for i in came]
+    assert judge(texts, Sampling()).right
+
+
+# Servers that answer in a way of their own
+
+
+class Stub(BaseHTTPRequestHandler):
+    """A right server of one token's distribution, FLAT; its class's `dialect` is its way."""
+
+    dialect, asked = "", 0
+
+    def do_GET(self):
+        self.out(200, {"data": [{"id": "m"}]})
+
+    def do_POST(self):
+        type(self).asked += 1
+        body, dialect = (
+            json.loads(self.rfile.read(int(self.headers["Content-Length"]))),
+            self.dialect,
+        )
+        unknown = {
+            "strict": {"return_token_ids", "return_tokens_as_token_ids", "top_k", "min_p"},
+            "curt": {"top_k", "min_p", "repetition_penalty"},
+            "hangs up": {"return_token_ids"},
+            "no n or seed": {"n", "seed"},
+        }.get(dialect, set()) & set(body)
+        if dialect == "hangs up" and unknown:
+            return self.close_connection  # nothing is answered
+        if unknown or (dialect == "from 0" and body["top_k"] < 0):
+            said = (
+                "bad request"
+                if dialect == "curt"
+                else f"unknown: {sorted(unknown or ['top_k'])[0]}"
+            )
+            return self.out(400, {"error": {"message": said}})
+        defaults = {"temperature": 0.6, "top_k": 10, "top_p": 0.8} if dialect == "defaults" else {}
+        how = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | defaults | body
+        how |= {"top_p": 0.6} if dialect == "cuts" else {}
+        top_k = how["top_k"] if how["top_k"] > 0 else None
+        p = Sampling(how["temperature"], top_k, how["top_p"]).probs(FLAT.log())
+        n = 1 if dialect == "no n" else min(body.get("n", 1), 8 if dialect == "few" else 99)
+        seed = body.get("seed", secrets.randbelow(2**40))
+        choices = []
+        for i in range(n):
+            rng = RandomSource(seed + i * (dialect != "one seed"))
+            text = [(rng.categorical(p), FLAT) for _ in range(2)]
+            tops = [{f"w{j} ": math.log(FLAT[j]) for j in {*best(FLAT, 20), k}} for k, _ in text]
+            logs = [math.log(FLAT[k]) for k, _ in text]
+            names = [f"w{k} " for k, _ in text]
+            told = {"tokens": names, "token_logprobs": logs, "top_logprobs": tops}
+            index = None if dialect == "null" else i
+            told = told if body.get("logprobs") and dialect != "silent" else None
+            choices.append({"index": index, "text": "".join(names), "logprobs": told})
+        return self.out(200, {"choices": choices})
+
+    def out(self, code, said):
+        data = json.dumps(said).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    "dialect, more, code, said",
+    [
+        ("defaults", (), 0, "right"),  # a generation_config, where the request is silent
+        ("defaults", ("--top-p", ".5"), 0, "top-p 0.5"),
+        ("defaults", ("--top-k", "9", "--temperature", ".7"), 0, "temperature 0.7, top-k 9"),
+        ("cuts", (), 2, "such a cut in force"),  # whatever is asked
+        ("no n", (), 0, "right"),
+        ("no n or seed", (), 0, "right"),
+        ("few", (), 0, "right"),
+        ("null", (), 0, "right"),
+        ("strict", (), 0, "right"),
+        ("strict", ("--top-k", "9"), 2, "unknown: top_k"),  # what was asked is not left out
+        ("curt", (), 0, "right"),
+        ("from 0", (), 0, "right"),
+        ("hangs up", (), 0, "right"),
+        ("one seed", (), 0, "all 20 texts of a request are one"),
+        ("silent", (), 2, "no log-probabilities of the likeliest"),
+    ],
+)  # fmt: skip
+def test_servers_are_asked_in_the_way_of_each(capsys, dialect, more, code, said):
+    handler = type("Handler", (Stub,), {"dialect": dialect})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/v1"
+        asked = ["--samples", "400", "--tokens", "2", "--told", *more]
+        assert nanogpt(["audit", address, *asked]) == code
+        assert said in "".join(capsys.readouterr())
+        if dialect == "silent":
+            assert handler.asked == 1
+        server.shutdown()
+
+
+def test_a_server_without_ids_is_refused_after_one_reply(capsys):
+    handler = type("Handler", (Stub,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        assert nanogpt(["audit", f"http://127.0.0.1:{server.server_port}/v1"]) == 2
+        assert "no token ids to read again; use --told" in capsys.readouterr().err
+        assert handler.asked == 1
+        server.shutdown()
 
 
 # What a request may ask beside a sampling

@@ -12,110 +12,208 @@ left in the cache, its p is wrong, its tokens follow that p, and all looks right
 stop drafting for a request that asks for log-probabilities (vLLM did before 0.14), so that --told
 audits plain decoding.
 
-A file will do, too: a JSON response a line, of completions or of chats, each with log-probabilities
-and drawn at the same settings. The prompts may differ. What such a log says is told.
+A file will do, too, of answers drawn at the same settings, each with the log-probabilities of the
+likeliest tokens: a JSON response a line, of any server below, whole or as a stream's chunks; a
+batch's output; lines that hold a response somewhere. The prompts may differ. What cannot be read is
+left out and counted. What a log says is told.
 
-Sampling: temperature 1 without cuts; or --top-k K, with any temperature, if K or more tokens are
-listed. Texts that ended must hold their end token, as vLLM's token ids do.
+Sampling: temperature 1, with or without --top-p; or --top-k K, with any temperature and top-p, if K
+or more tokens are listed. Every other field that bends a distribution is sent with its neutral
+value. Told log-probabilities may be raw, or hold the temperature, or the cuts as well: say which
+with --logprobs if that cannot be seen. Where a setting in force, a copied answer or another reading
+explains all, there is no verdict, and exit code 2.
+
+Which question which engine can be asked:
+
+            read again           --told               a log, and what to know
+vLLM        yes                  yes                  yes
+SGLang      with token ids       yes                  yes; --logprobs tempered
+llama.cpp   no: no echo          without a draft      yes; a guess it accepts has p = 1
+Ollama      no: no ids           no: chats alone      of chats; top-k and min-p are its own
+mlx-lm      no: no ids           no                   no: the likeliest is told, not the drawn
+LM Studio   no: no ids           no                   no log-probabilities in its completions
+TGI         no: no ids           no                   of /generate: details, top_n_tokens
+OpenAI      no: no ids           with --listed 5      yes; end tokens are not told
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
+import math
 import os
+import re
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from nanogpt.engines import places
-from nanogpt.engines.places import Listed, Report
-from nanogpt.proof.statistics import LEVEL
+from nanogpt.engines import answers, places
+from nanogpt.engines.answers import NEAR, read_log, readable, told_of
+from nanogpt.engines.places import EDGE, Listed, Report
+from nanogpt.proof.statistics import LEVEL, crossing
 from nanogpt.sampling import Sampling
 
 SAMPLES, TOKENS, LISTED = 1000, 10, 20
 PROMPT = "No more, no more, no "
 AT_ONCE = 20  # texts in a request
+SAME = 5  # texts: so many that come again are no chance
+WHOLE = 0.01  # how near 1 the told probabilities of all that can come are
+FITS = 1e-3  # the smallest p of tokens that are those of another temperature
+DUE = 20  # tokens: if none came, that is chance in one of exp(20) right logs
 
 
-@dataclass(frozen=True)
-class Told:
-    """One token: its name, its log-probability, and {name: log-probability} of the likeliest."""
-
-    token: str
-    logprob: float
-    top: dict[str, float]
-
-
-def told_of(choice: dict[str, Any]) -> list[Told]:
-    """What a choice of a completion, or of a chat, says of its tokens.
-
-    Raises ValueError if it has no log-probabilities of the likeliest tokens.
-    """
-    said = choice.get("logprobs") or {}
-    if said.get("content"):  # of a chat, and of llama.cpp
-        return [Told(name(x), x["logprob"], listed(x["top_logprobs"])) for x in said["content"]]
-    if not said.get("top_logprobs"):
-        raise ValueError("an answer has no log-probabilities of the likeliest tokens")
-    three = zip(said["tokens"], said["token_logprobs"], said["top_logprobs"], strict=True)
-    return [Told(token, logprob, top or {}) for token, logprob, top in three]
-
-
-def name(entry: dict[str, Any]) -> str:
-    """A token's name: its id where the server tells it, since two ids may have one text."""
-    return str(entry.get("id", entry["token"]))
-
-
-def listed(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """{name: log-probability}."""
-    return {name(entry): entry["logprob"] for entry in entries}
-
-
-def rows_of(told: Sequence[Told], sampling: Sampling, n: int) -> Listed:
+def rows_of(told: Sequence[answers.Told], sampling: Sampling, n: int) -> Listed:
     """What is told of tokens, as numbers: the n likeliest are listed whatever came, or more."""
     number: dict[str, int] = {}
-    tokens, logs = [], []
+    tokens, rows = [], []
     for one in told:
         ranked = sorted(one.top.items(), key=lambda pair: -pair[1])[:n]
+        ranked += [("", -math.inf)] * (n - len(ranked))  # nothing else can come
         tokens.append([number.setdefault(name, len(number)) for name, _ in ranked])
-        logs.append([logprob for _, logprob in ranked])
+        rows.append([logprob for _, logprob in ranked])
     came = torch.tensor([number.get(one.token, -1) for one in told])
     logprob = torch.tensor([one.logprob for one in told], dtype=torch.float64)
-    logs = torch.tensor(logs, dtype=torch.float64).view(-1, n)
+    logs = torch.tensor(rows, dtype=torch.float64).view(-1, n)
     return Listed.of(torch.tensor(tokens).view(-1, n), logs, came, logprob, sampling)
 
 
+def mass(one: answers.Told, n: int | None = None) -> float:
+    """The probability of the listed tokens, or of the n likeliest."""
+    return sum(map(math.exp, sorted(one.top.values())[-n if n else None :]))
+
+
 def judge(
-    texts: Sequence[Sequence[Told]],
+    texts: Sequence[Sequence[answers.Told]],
     sampling: Sampling,
     level: float = LEVEL,
     who: str = "",
     source: str = "",
+    reading: str | None = None,
 ) -> Report:
-    """The report on texts. Raises ValueError if they are too few, or too few tokens are listed."""
+    """The report on texts.
+
+    reading: of READINGS, what the log-probabilities are; None if that must be seen from them.
+    Raises ValueError if the texts are too few, too few tokens are listed, or their names are not
+    unique.
+    """
     told = [one for text in texts for one in text]
-    fewest = min((len(one.top) for one in told), default=LISTED)
-    rows = rows_of(told, sampling, check_listed(fewest, sampling))
-    at = torch.tensor([i for text in texts for i in range(len(text))])
-    setting = f"temperature {sampling.temperature:g}"
-    setting += f", top-k {sampling.top_k}" * (sampling.top_k is not None)
-    return places.judge(rows, at, level, who, setting, source)
+    k = sampling.top_k or math.inf
+    whole = sum(abs(mass(one) - 1) < WHOLE and len(one.top) <= k + 1 for one in told)
+    cut = sampling != Sampling() and whole and whole == len(told)
+    guessed = reading or ("processed" if cut else "raw")
+    fewest = check_names(told, sampling == Sampling() and reading is None)
+
+    def rows(
+        texts: Sequence[Sequence[answers.Told]], held: Sampling, n: int
+    ) -> tuple[list[answers.Told], Tensor]:
+        """The tokens whose p is known, and the places of each."""
+        all_of = [(one, i) for text in texts for i, one in enumerate(text)]
+        some = [(one, i) for one, i in all_of if reaches(one, held, n)]
+        return [one for one, _ in some], torch.tensor([i for _, i in some])
+
+    def report_of(reading: str, texts: Sequence[Sequence[answers.Told]]) -> Report:
+        held = held_against(sampling, reading)
+        n = check_listed(fewest, held)
+        some, at = rows(texts, held, n)
+        how = source + f", {reading}" * (reading != "raw")
+        report = places.judge(rows_of(some, held, n), at, level, who, said_of(sampling), how)
+        if left_out := sum(map(len, texts)) - len(some):
+            report.notes.append(f"{left_out:,} tokens left out, where top-p may keep more than {n}")
+        return report
+
+    report = report_of(guessed, texts)
+    if report.right:
+        return report
+    for other in READINGS if reading is None else ():
+        new = held_against(sampling, other) != held_against(sampling, guessed)
+        if new and (whole or other != "processed") and (found := report_of(other, texts)).right:
+            if guessed == "processed":  # all is listed, whatever it is
+                return found
+            report.doubt = (
+                f"all is right if the log-probabilities are {other}, and not {guessed}; if they "
+                f"are, say --logprobs {other}"
+            )
+    if not report.doubt:
+        held = held_against(sampling, guessed)
+        n = check_listed(fewest, held)
+        report.doubt, near = doubt_of(*rows(texts, held, n), held, n)
+        report.rows[0].refusal += near
+    if not report.doubt and (copies := copies_of(texts)):
+        each = {tuple(one.token for one in text): text for text in texts}
+        try:
+            report.doubt = copies * report_of(guessed, list(each.values())).right
+        except ValueError:  # they are too few
+            report.doubt = copies
+    return report
+
+
+def reaches(one: answers.Told, sampling: Sampling, n: int) -> bool:
+    """Whether the n listed surely hold all that top-p keeps; its own token has no say in it."""
+    cut = sampling.top_k is None and sampling.top_p is not None and sampling.top_p < 1
+    return not cut or mass(one, n) > min((sampling.top_p or 1) + EDGE, 1 - WHOLE)
+
+
+READINGS = ("raw", "tempered", "processed")
+
+
+def held_against(sampling: Sampling, reading: str) -> Sampling:
+    """What is still to be done to log-probabilities: all, the cuts alone, or nothing."""
+    if reading == "processed":
+        return Sampling()
+    return replace(sampling, temperature=1.0) if reading == "tempered" else sampling
+
+
+def said_of(sampling: Sampling) -> str:
+    """A Sampling in words."""
+    said = f"temperature {sampling.temperature:g}"
+    said += f", top-k {sampling.top_k}" * (sampling.top_k is not None)
+    return said + f", top-p {sampling.top_p}" * (sampling.top_p is not None)
+
+
+def check_names(told: Sequence[answers.Told], alone: bool) -> int:
+    """How many tokens are listed at the least where more can come.
+
+    alone: whether one token cannot be all that is possible. Raises ValueError where it is, or where
+    lists of texts are shorter than others: they hold one text once.
+    """
+    open_ = [one for one in told if mass(one) < 1 - WHOLE] or told
+    single = sum(len(one.top) == 1 for one in told)
+    if alone and 0 < single < len(told):
+        raise ValueError(
+            f"{single} of {len(told)} tokens are told to be the only ones there: llama.cpp says so "
+            "of a guess that it accepted; audit it without a draft, or say --logprobs processed"
+        )
+    asked = max((len(x.top) for x in told if x.top and x.logprob > min(x.top.values())), default=0)
+    short = [one for one in open_ if len(one.top) < asked]
+    if short and not all(re.fullmatch(r"(token_id:)?\d+", x) for x in short[0].top):
+        raise ValueError(
+            f"{len(short)} lists of likely tokens are shorter than the {asked} of others, and name "
+            "them by text: where two have one text, one is lost; have the server tell ids "
+            "(return_tokens_as_token_ids)"
+        )
+    return min((len(one.top) for one in open_), default=LISTED)
 
 
 def check_listed(fewest: int, sampling: Sampling) -> int:
     """How many tokens count as listed, where `fewest` always are. Raises ValueError if too few."""
     if sampling.top_k is None:
-        if sampling != Sampling():
-            raise ValueError("a temperature other than 1 needs --top-k: p of the rest is not told")
+        if sampling.temperature != 1:
+            raise ValueError(
+                "a temperature other than 1 needs --top-k: p of the rest is not told; or say "
+                "--logprobs processed, if it is in the log-probabilities already"
+            )
         if fewest < 2:
             raise ValueError(f"{fewest} tokens are listed at a place; ask for 2 or more")
         return fewest
@@ -126,7 +224,130 @@ def check_listed(fewest: int, sampling: Sampling) -> int:
     return sampling.top_k
 
 
-# Servers and files
+# Is it the engine, or a setting?
+
+
+def copies_of(texts: Sequence[Sequence[answers.Told]]) -> str:
+    """What to say where texts are copies of each other, which no chance makes; else nothing."""
+    counts = Counter(tuple(one.token for one in text) for text in texts)
+    for text in texts:
+        m = counts[tuple(one.token for one in text)]
+        again = (m - 1) * sum(one.logprob for one in text)
+        if m > 1 and math.log(math.comb(len(texts), m)) + again < math.log(LEVEL):
+            return (
+                f"{m} of {len(texts):,} texts are one, of {len(text)} tokens: is one seed used for "
+                "several, or an answer written down several times?"
+            )
+    return ""
+
+
+def doubt_of(
+    told: Sequence[answers.Told], at: Tensor, sampling: Sampling, n: int
+) -> tuple[str, str]:
+    """What setting in force explains tokens that are not those of `sampling`, and what else is
+    near; both are empty if nothing does.
+
+    A cut: none came of what it leaves out, and DUE or more were due. A temperature: the likeliest
+    one with which what is listed passes. One within a tenth is no setting, but an error.
+    """
+    if (rows_of(told, sampling, n).came > n).any():
+        return "", ""  # what cannot come has come
+    logs = torch.full((len(told), n), -math.inf, dtype=torch.float64)
+    for row, one in zip(logs, told, strict=True):
+        best = sorted(one.top.values(), reverse=True)[:n]
+        row[: len(best)] = torch.tensor(best, dtype=torch.float64)
+    log = torch.tensor([one.logprob for one in told], dtype=torch.float64)[:, None]
+    here = torch.tensor([one.token in one.top for one in told])[:, None] & (log >= logs[:, -1:])
+    rank = torch.where(here, (logs > log).sum(-1, keepdim=True), n)  # n: not listed
+    p = logs.exp() if sampling.top_k is None else (logs / sampling.temperature).softmax(-1)
+    if sampling.top_p is not None:
+        p = p * (p.cumsum(-1) - p < sampling.top_p)
+        p = p / p.sum(-1, keepdim=True)
+    rest = (1 - p.sum(-1, keepdim=True)).clamp(min=0)
+    before = torch.cat([p.cumsum(-1) - p, 1 - rest], -1)
+    down = torch.cat([logs, logs[:, -1:]], -1) - logs[:, :1]
+    p = torch.cat([p, rest], -1)
+    last, most, least = rank.max(), before.gather(1, rank).max(), down.gather(1, rank).min()
+    due = {
+        f"top-k {int(last) + 1}": float(p[:, last + 1 :].sum()),
+        f"top-p {float(most):.2f}": float(p[before > most + NEAR].sum()),
+        f"min-p {float(least.exp()):.2g}": float(p[down < least - NEAR].sum()),
+    }
+    cut, expected = max(due.items(), key=lambda pair: pair[1])
+    if expected >= DUE:
+        return (
+            f"none of {len(told):,} tokens lies beyond {cut}, where {expected:,.0f} were due: is "
+            "such a cut in force (a generation_config, a preset, temperature 0), or is the "
+            "likeliest told in place of what was drawn?"
+        ), ""
+    # Which of the listed came, given that one did: the temperature alone says how often
+    here = here[:, 0]
+    asked, logs, rank = sampling.temperature, logs[here], rank[here]
+
+    def too_likely(cold: float) -> float:
+        """The listed tokens' log p at 1 / T, less that of those that came: 0 at the likeliest T."""
+        p = (logs * cold).softmax(-1)
+        return float((p * logs).nan_to_num(0).sum() - logs.gather(1, rank).sum())
+
+    def likelihood(T: float) -> float:
+        return float((logs / T).log_softmax(-1).gather(1, rank).sum())
+
+    T = 1 / crossing(too_likely, 5)
+    surely = likelihood(T) - likelihood(asked) > -math.log(LEVEL)
+    some = []
+    for one in (one for one, keep in zip(told, here.tolist(), strict=True) if keep):
+        top = dict(sorted(one.top.items(), key=lambda pair: -pair[1])[:n])
+        whole = math.log(sum(math.exp(x / T) for x in top.values()))
+        top = {name: x / T - whole for name, x in top.items()}
+        some.append(answers.Told(one.token, top[one.token], top))
+    if len(some) < places.FEWEST:
+        return "", ""
+    cells = rows_of(some, Sampling(), n).cells()
+    if min(x.p for x in places.each_place(cells, at[here], LEVEL, places.FEWEST)) < FITS:
+        return "", ""
+    fits = f"the tokens are those of temperature {T:.2f}"
+    if surely and abs(math.log(T / asked)) > math.log(1.1):
+        return f"{fits}, and not of {asked:g}: is that one in force?", ""
+    seen, beyond = len(told) - len(some), float(rest.sum())
+    if not surely and seen < beyond - 5 * math.sqrt(beyond):
+        return (
+            f"of what is not among the {n} likeliest, {seen} came where {beyond:,.0f} were due, "
+            "and all else is right: is a top-k, top-p or min-p in force?"
+        ), ""
+    return "", f"; {fits}" * surely
+
+
+# Servers
+
+NEUTRAL: dict[str, Any] = {  # what bends a distribution, where a server's own defaults would
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": {},
+}
+OFFERED = NEUTRAL | {"return_token_ids": True, "return_tokens_as_token_ids": True}
+LADDER = [  # what to leave out, one after the other, where a server does not say what it refuses
+    ("return_token_ids", "return_tokens_as_token_ids"),
+    ("top_k", "min_p", "repetition_penalty"),
+    ("top_k", "logit_bias"),
+    ("n",),
+    ("seed",),
+    ("top_p", "presence_penalty", "frequency_penalty"),
+]
+OWN = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "n": "--samples"}
+OWN |= {"seed": "--seed", "max_tokens": "--tokens", "logprobs": "--listed", "prompt": "--prompt"}
+BENDING = (  # and so these have no place in --more
+    "min_tokens", "stop", "stop_token_ids", "bad_words", "allowed_token_ids", "best_of", "echo",
+    "stream", "suffix", "use_beam_search", "response_format", "structured_outputs", "guided_json",
+    "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex", "ebnf",
+    "typical_p", "typical", "tfs_z", "top_a", "min_keep", "mirostat", "xtc_probability", "samplers",
+    "dry_multiplier", "dynatemp_range", "repeat_penalty", "no_repeat_ngram_size", "options",
+    "eta_cutoff", "epsilon_cutoff", "smoothing_factor", "top_n_sigma", "logits_processors",
+    "custom_logit_processor", "prompt_logprobs", "max_completion_tokens", "truncate_prompt_tokens",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,28 +395,72 @@ class Endpoint:
         choices = self.ask("completions", body).get("choices")
         if not choices:
             raise OSError(f"{self.url} returned no choices")
-        return sorted(choices, key=lambda choice: choice.get("index", 0))
+        return sorted(choices, key=lambda choice: choice.get("index") or 0)
 
-    def draw(self, prompt: str, n: int, texts: int, seed: int, **fields) -> list[dict[str, Any]]:
-        """One choice for each text.
+    def settle(
+        self, prompt: str, n: int, N: int, seed: int, fields: dict[str, Any]
+    ) -> tuple[dict[str, Any], bool, list[dict[str, Any]]]:
+        """The fields that a server takes, whether a seed is one, and its first choices, for n = N.
 
-        Raises OSError if other than so many come, ValueError if two seeds give the same texts.
+        What it refuses by name it does not know, and that bends nothing: NEUTRAL and the like are
+        left out until it answers. Raises OSError if it refuses `fields` themselves.
         """
-        made, before = [], None
+        more = {x: y for x, y in OFFERED.items() if x not in fields} | {"n": N, "seed": seed}
+        ways, first = [(), *LADDER, *itertools.accumulate(LADDER)], None
+        while True:
+            sent = {x: y for x, y in more.items() if x not in ways[0]}
+            try:
+                choices = self.complete(prompt, n, **fields, **sent)
+                break
+            except OSError as error:
+                cause = error.__cause__
+                code = cause.code if isinstance(cause, urllib.error.HTTPError) else None
+                hung_up = isinstance(cause, HTTPException | ConnectionResetError)
+                if code not in (400, 422, 500) and not hung_up:
+                    raise
+                named = [x for x in sent if re.search(rf"\b{x}\b", str(error))]
+                first = first or error
+                if len(named) == 1:
+                    if more.pop(named[0]) == -1:
+                        more[named[0]] = 0  # the other word for all tokens
+                    first = None
+                elif not ways[1:]:  # it names nothing, or the whole request
+                    raise first from None
+                else:
+                    ways.pop(0)
+        taken = {x: y for x, y in sent.items() if x not in ("n", "seed")}
+        return fields | taken, "seed" in sent, choices
+
+    def draw(
+        self, prompt: str, n: int, texts: int, seed: int | None, at_once: int = AT_ONCE, **fields
+    ) -> list[dict[str, Any]]:
+        """One choice for each text. seed: None sends none. at_once: for 1, no `n` is sent.
+
+        Raises OSError if none or too many come, ValueError if two seeds give the same texts.
+        """
+        made: list[dict[str, Any]] = []
+        came: list[Any] = []
         with tqdm(total=texts, unit="text", disable=None, desc="drawing") as bar:
-            for done in range(0, texts, AT_ONCE):
-                N = min(AT_ONCE, texts - done)
-                choices = self.complete(prompt, n, n=N, seed=seed + done, **fields)
-                if len(choices) != N:
+            while len(made) < texts:
+                N = min(at_once, texts - len(made))
+                how = fields | ({"n": N} if at_once > 1 else {})
+                how |= {} if seed is None else {"seed": seed + len(made)}
+                choices = self.complete(prompt, n, **how)
+                if len(choices) > N:
                     raise OSError(f"{self.url} returned {len(choices)} texts for n = {N}")
-                came = [choice.get("token_ids") or choice.get("text") for choice in choices]
-                if came == before and N == AT_ONCE:
-                    raise ValueError(f"the same {N} texts came for two seeds: is the seed used?")
-                made, before = made + choices, came
-                bar.update(N)
+                made += choices
+                came += [choice.get("token_ids") or choice.get("text") for choice in choices]
+                if at_once > 1 or len(came) % AT_ONCE == 0:
+                    many = len(choices) if at_once > 1 else AT_ONCE
+                    new, before = came[-many:], came[: len(came) - many]
+                    if many >= SAME and before[-max(at_once, many) :][:many] == new:
+                        raise ValueError(
+                            f"the same {many} texts came for two seeds: is the seed used?"
+                        )
+                bar.update(len(choices))
         return made
 
-    def read_again(self, choices: Sequence[dict[str, Any]], top: int) -> list[list[Told]]:
+    def read_again(self, choices: Sequence[dict[str, Any]], top: int) -> list[list[answers.Told]]:
         """What the server says of each text's tokens in a pass that draws nothing.
 
         Raises ValueError if the choices have no token ids, OSError if the prompt does not come
@@ -211,8 +476,15 @@ class Endpoint:
                 some = choices[done : done + AT_ONCE]
                 rows = [[*one["prompt_token_ids"], *one["token_ids"]] for one in some]
                 read = self.complete(rows, 0, return_tokens_as_token_ids=True, **fields)
+                if len(read) != len(rows):
+                    raise OSError(f"{self.url} returned {len(read)} texts for {len(rows)} prompts")
                 for choice, one, row in zip(read, some, rows, strict=True):
-                    said = told_of(choice)[: len(row)]
+                    try:
+                        said = told_of(choice)[: len(row)]
+                    except ValueError as error:
+                        raise ValueError(
+                            f"no prompt comes back with echo; use --told ({error})"
+                        ) from None
                     if len(said) < len(row):
                         raise OSError(f"{self.url} reads {len(row)} tokens as {len(said)}")
                     texts.append(said[len(one["prompt_token_ids"]) :])
@@ -221,30 +493,35 @@ class Endpoint:
 
     def audit(
         self, prompt: str, n: int, texts: int, sampling: Sampling, top: int = LISTED,
-        seed: int = 0, level: float = LEVEL, told: bool = False,
+        seed: int = 0, level: float = LEVEL, told: bool = False, reading: str | None = None,
     ) -> Report:  # fmt: skip
         """Draw texts and judge them. Raises ValueError or OSError if that cannot be done."""
-        fields = {"temperature": sampling.temperature, "return_token_ids": True}
-        if sampling.top_k is not None:
-            fields["top_k"] = sampling.top_k
+        fields = {"temperature": sampling.temperature}
+        fields |= {} if sampling.top_k is None else {"top_k": sampling.top_k}
+        fields |= {} if sampling.top_p is None else {"top_p": sampling.top_p}
+        fields |= {"logprobs": top} if told else {}
+        N = min(AT_ONCE, texts)
+        fields, seeded, first = self.settle(prompt, n, N, seed, fields)
+        if told:  # what cannot be read is said before the rest is drawn
+            readable((f"text {i}", choice) for i, choice in enumerate(first, 1))
+        else:
+            self.read_again(first[:1], top)
+        came, notes = [choice.get("token_ids") or choice.get("text") for choice in first], []
+        at_once = min(len(first), N)
+        if at_once > 1 and all(x == came[0] for x in came):
+            at_once = 1
+            notes.append(f"all {len(came)} texts of a request are one, so each was asked for alone")
+        choices = self.draw(prompt, n, texts, seed if seeded else None, at_once, **fields)
+        said: Sequence[Sequence[answers.Told]]
         if told:
-            fields |= {"logprobs": top, "return_tokens_as_token_ids": True}
-        choices = self.draw(prompt, n, texts, seed, **fields)
-        said = list(map(told_of, choices)) if told else self.read_again(choices, top)
+            said, more = readable((f"text {i}", choice) for i, choice in enumerate(choices, 1))
+            notes += more
+        else:
+            said, reading = self.read_again(choices, top), "raw"
         source = "told" if told else "read again"
-        return judge(said, sampling, level, f"{self.model} at {self.url}", source)
-
-
-def read_log(path: Path) -> list[list[Told]]:
-    """The tokens of every choice of a file of responses, one a line. Raises ValueError, OSError."""
-    texts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                texts += [told_of(choice) for choice in json.loads(line)["choices"]]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}, line {number}: no response to read ({error})") from error
-    return texts
+        report = judge(said, sampling, level, f"{self.model} at {self.url}", source, reading)
+        report.notes += notes
+        return report
 
 
 # The command
@@ -259,9 +536,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=TOKENS, help=how)
     parser.add_argument("--temperature", type=float, default=1.0, help="default: %(default)s")
     parser.add_argument("--top-k", type=int, help="default: all tokens")
+    parser.add_argument("--top-p", type=float, help="default: 1, all of them")
     how = "likeliest tokens to ask for, default: %(default)s"
     parser.add_argument("--listed", type=int, default=LISTED, help=how)
     parser.add_argument("--told", action="store_true", help="trust the pass that draws")
+    how = "what told log-probabilities are: of the model, with the temperature in them, or with all"
+    parser.add_argument("--logprobs", choices=READINGS, help=how + "; default: it is looked at")
     how = "further fields of each request, such as '{\"ignore_eos\": true}'"
     parser.add_argument("--more", type=json.loads, default={}, metavar="JSON", help=how)
     return parser.parse_args(arguments)
@@ -274,12 +554,26 @@ def checked(given: argparse.Namespace) -> Sampling:
             raise ValueError(f"{what} is {value}; it must be a whole number from {least}")
     if not isinstance(given.more, dict):
         raise ValueError('--more is no JSON object, such as {"ignore_eos": true}')
+    for name, value in given.more.items():
+        if name in OWN and value != NEUTRAL.get(name, object()):
+            raise ValueError(f"--more holds {name}; say {OWN[name]}, which the audit knows of")
+        if name in BENDING or value != NEUTRAL.get(name, value):
+            raise ValueError(
+                f"--more holds {name}: {json.dumps(value)}, which bends what is drawn; leave it out"
+            )
     places.check_given(given)
-    sampling = Sampling(given.temperature, given.top_k)
+    sampling = Sampling(given.temperature, given.top_k, given.top_p)
     if not sampling.temperature:
         raise ValueError("temperature is 0: there is no distribution to test")
-    check_listed(given.listed, sampling)
+    if given.logprobs and not (given.told or not is_address(given.address)):
+        raise ValueError("--logprobs says what is told: use it with --told, or of a log")
+    check_listed(given.listed, held_against(sampling, given.logprobs or "raw"))
     return sampling
+
+
+def is_address(given: str) -> bool:
+    """Whether this is a server's, and no file."""
+    return given.startswith(("http://", "https://"))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -290,13 +584,17 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = parse_arguments(arguments)
     sampling = checked(given)
-    if given.address.startswith(("http://", "https://")):
+    if is_address(given.address):
         server = Endpoint(given.address, given.model, given.more)
         report = server.audit(
             given.prompt, given.tokens, given.samples, sampling,
-            given.listed, given.seed, given.level, given.told,
+            given.listed, given.seed, given.level, given.told, given.logprobs,
         )  # fmt: skip
     else:
-        texts = read_log(Path(given.address))
-        report = judge(texts, sampling, given.level, given.address, "told")
+        texts, notes = read_log(Path(given.address))
+        try:
+            report = judge(texts, sampling, given.level, given.address, "told", given.logprobs)
+        except ValueError as error:
+            raise ValueError("; ".join([f"{given.address}: {error}", *notes])) from None
+        report.notes += notes
     return places.conclude(report, places.listed_table(report), given.json)

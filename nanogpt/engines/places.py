@@ -26,6 +26,7 @@ TIE = 1e-4  # float32 engines may choose either of two logits that are as close
 FEWEST = 50  # tokens in a test of one place, where p is listed
 OWN = 63  # listed tokens with a cell of their own
 SLACK = 0.5  # of a logit: so far below the cut, rounding does not bring a token
+EDGE = 0.01  # of the mass of a nucleus: so near its edge, rounding may cut a token or keep it
 SPOILED = 0.25  # of the control's tokens
 CONTROL = "a right server with every fourth token the likeliest"
 
@@ -52,14 +53,26 @@ class Listed(NamedTuple):
         """Of the n likeliest and their log-probabilities (N, n), and those (N,) of what came.
 
         The nth is not told apart, nor what is as likely, so that which tokens are does not depend
-        on the one that came. With top-k, the nth is the last that is kept.
+        on the one that came. With top-k, the nth is the last that is kept; with top-p, neither is
+        what rounding may cut or keep told apart. Without a cut, no token is impossible: the rest
+        has a probability, however the listed ones were rounded.
         """
         border = logs[:, -1:]
-        p = logs.exp() if sampling == Sampling() else (logs / sampling.temperature).softmax(-1)
-        p = p * (logs > border)
-        rest = (1 - p.sum(-1, keepdim=True)).clamp(min=0)
-        here = (tokens == came[:, None]) & (logs > border)
-        beyond = (log < border[:, 0] - SLACK) & (sampling.top_k is not None)
+        cut = sampling.top_k is not None
+        whole = not cut and sampling.temperature == 1
+        p = logs.exp() if whole else (logs / sampling.temperature).softmax(-1)
+        apart, beyond = logs > border, (log < border[:, 0] - SLACK) & cut
+        if sampling.top_p is not None and sampling.top_p < 1:
+            before = p.cumsum(-1) - p
+            apart = apart & (before < sampling.top_p - EDGE)
+            p = p * (before < sampling.top_p)
+            p = p / p.sum(-1, keepdim=True)
+            past = (before > sampling.top_p + EDGE) & (log[:, None] <= logs)
+            beyond = beyond | past.any(1)
+        p = p * apart
+        rest = (1 - p.sum(-1, keepdim=True)).clamp(min=0 if cut else 1 / max(1, len(p)))
+        p, rest = (x / (p.sum(-1, keepdim=True) + rest) for x in (p, rest))
+        here = (tokens == came[:, None]) & apart
         column = torch.where(here.any(1), here.int().argmax(1), tokens.shape[1] + beyond.long())
         return cls(tokens, torch.cat([p, rest, torch.zeros_like(rest)], dim=1), column)
 
@@ -210,6 +223,7 @@ class Report:
     """An audit: a row for each mode, and what the tests can see.
 
     engine, version, options: exactly what was run, and how. samples: of each mode and setting.
+    notes: what else to know of them. doubt: why what was refused may be right; empty if it is not.
     controls: what was found out about decoders that are known to be wrong. Of engines that run our
     pair, greedy: how many texts of how many tokens; power and chance: what the tests of the first
     tokens see, and those of as many samples drawn from the exact distribution itself; untaken: what
@@ -229,6 +243,8 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     controls: list[Row] = field(default_factory=list)
     untaken: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    doubt: str = ""
 
     @property
     def right(self) -> bool:
@@ -242,9 +258,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: all is right; 1: a mode is wrong; 2: none is, but one failed, or a control passed."""
-        failed = any(row.failure for row in self.rows)
-        return 1 if not self.right else 2 if failed or self.blind else 0
+        """0: all is right; 1: a mode is wrong; 2: in doubt, or one failed, or a control passed."""
+        unsure = self.doubt or self.blind or any(row.failure for row in self.rows)
+        return 1 if not (self.right or self.doubt) else 2 if unsure else 0
 
 
 def refusal(tests: Sequence[Test | Place], level: float) -> str:
@@ -295,10 +311,12 @@ def listed_table(report: Report) -> list[str]:
         ps = "".join(f"{p_text(p):>10}" for p in (place.letters, place.ranks))
         lines.append(f"{place.place:<14}{ps}{place.total_variation:>8.3f}{place.surely:>16.3f}")
     right = f"right; a bias of {places[0].surely:.2f} over all places would be refused"
+    wrong = f"none: {row.refusal}, but {report.doubt}" if report.doubt else f"WRONG, {row.refusal}"
     return [
         *lines,
         f"Wrong is p < {report.level:g}.",
-        f"verdict: {f'WRONG, {row.refusal}' if row.refusal else right}",
+        *report.notes,
+        f"verdict: {wrong if row.refusal else right}",
         said_of(control, "texts"),
     ]
 
