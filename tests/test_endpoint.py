@@ -7,8 +7,6 @@ import math
 import re
 import secrets
 import threading
-import urllib.error
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
