@@ -292,7 +292,7 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "            if hasattr(self, 'past'):\n                self.past = type(self.past)()\n",
          "under all of them"),  # a grammar that begins anew with the window
         ("stops", "serving/constraints", "found(self.tokens[self.n_prompt :])",
-         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
+         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "by what comes first in"),
         ("stops", "serving/constraints",
          "                del self.raw[found:], self.processed[found:]\n",
          "", r"rows of log p come with"),  # vllm#47616
