@@ -292,7 +292,7 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "            if hasattr(self, 'past'):\n                self.past = type(self.past)()\n",
          "under all of them"),  # a grammar that begins anew with the window
         ("stops", "serving/constraints", "found(self.tokens[self.n_prompt :])",
-         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "where the string begins in"),
+         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "by what comes first in"),
         ("stops", "serving/constraints",
          "                del self.raw[found:], self.processed[found:]\n",
          "", r"rows of log p come with"),  # vllm#47616
@@ -311,6 +311,44 @@ def test_the_checks_of_promises_see(check, module, old, new, message):
     wrong = dataclasses.replace(BUGS[67], module=module, old=old, new=new, also=(), decoder=kind)
     with pytest.raises(AssertionError, match=message):
         PROMISE_CHECKS[check](mutant(wrong))
+
+
+FOUND = "            found = self.constraints.found(self.tokens[self.n_prompt :])\n"
+HIDDEN = FOUND + "            found = found if not ({}) else None\n"
+OVER = "self.constraints.ended(self.past):\n                self.finish_reason = "
+TOKEN = 'if new[-1] == self.stop_token else "length"'
+LAST, FULL = "len(self.tokens) == self.end", "done.position + row + 1 == self.block_size"
+ENDS = {  # what ends a reply, and what hides it there
+    "token, budget": (TOKEN, TOKEN.replace("self.stop_token", f"self.stop_token and not {LAST}")),
+    "token, string": ("self.take_tokens(new, done)", "self.take_tokens(done.emitted, done)"),
+    "string, budget": (FOUND, HIDDEN.format(LAST)),
+    "string, token": (FOUND, HIDDEN.format("token == self.stop_token")),
+    "string, grammar": (FOUND, HIDDEN.format("self.constraints.ended(self.past)")),
+    "string, window": (FOUND, HIDDEN.format(FULL)),
+    "string, string": ("max(ends)", "ends[0]"),
+    "grammar, budget": (OVER, OVER + f'"length" if found is None and {LAST} else '),
+    "grammar, window": ("self.constraints.ended(self.past):",
+                        f"(self.constraints.ended(self.past) and not {FULL}):"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old, new", ENDS.values(), ids=ENDS)
+def test_no_end_of_a_reply_hides_another(old, new):
+    wrong = dataclasses.replace(
+        BUGS[71], module="serving/constraints", old=old, new=new, decoder="constrained"
+    )
+    with pytest.raises(AssertionError, match=r"by what comes first in|not 'stop'"):
+        PROMISE_CHECKS["stops"](mutant(wrong))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+@pytest.mark.parametrize("decoder", ["batch", "budget"])
+def test_rows_that_are_mixed_up_are_seen_however_many_share_a_pass(decoder, rows):
+    line = "    ends = [P + len(own)"
+    mixed = f"    p = p.roll(1, 0) if len(texts) == {rows} else p\n{line}"
+    wrong = dataclasses.replace(BUGS[53], old=line, new=mixed, also=(), decoder=decoder)
+    with pytest.raises(AssertionError, match="from that of the text alone"):
+        SERVING_CHECKS["ragged"](mutant(wrong))
 
 
 def test_a_block_that_was_published_too_early_misleads_another_text():

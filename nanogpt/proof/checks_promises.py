@@ -9,12 +9,14 @@ sentence what is wrong and where; it returns None if nothing is.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
 
 from nanogpt.drafts.grown import Grown
+from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.checks import VARIED, exact_continuations, iter_equal
 from nanogpt.proof.decoders import Decoder
@@ -135,39 +137,59 @@ def spelt(tokens: Sequence[int]) -> str:
     return repr("".join(LETTERS[token] for token in tokens))
 
 
-def first_stop(free: Sequence[int], stop: Sequence[int]) -> int | None:
-    """How many tokens of a text come before the stop string; None if it never comes."""
-    n = len(stop)
-    return next((i for i in range(len(free) - n + 1) if list(free[i : i + n]) == list(stop)), None)
+def reply_of(
+    free: Sequence[int], n: int, strings: Sequence[Sequence[int]], stop: int | None, last: int
+) -> tuple[list[int], str]:
+    """Where a reply of n tokens ends that would go on as `free`, and its finish_reason.
 
-
-def check_stops(generate: Decoder, n: int = 24, K: int = 3) -> None:
-    """A reply ends before its first stop string, wherever in a round that is, and says why.
-
-    Strings of two and three tokens that come, and some that do not: every fifth of two.
-    generate: a `constrained_decoder`.
+    After its first stop token, where the grammar is over after `last` tokens, or before the stop
+    string that came first to its end; of several at the same place, the longest.
     """
-    target = toy_target(7, 8)
+    for length in range(1, n + 1):
+        text = list(free[:length])
+        found = [len(string) for string in strings if text[-len(string) :] == string]
+        if found or text[-1] == stop or length == last:
+            return text[: length - max(found, default=0)], "stop"
+    return list(free[:n]), "length"
 
-    def run(draft, stop=()):
-        asked = Constraints(stop=stop, logprobs=True)
-        rng = RandomSource(9)
-        return generate(target, draft, [0, 1], n, K, Sampling(), rng, constraints=asked)
 
-    for draft in (None, SelfDraft(target, 2), random_draft(7)):
-        free = run(draft).tokens
-        strings = [free[i : i + m] for m in (2, 3) for i in range(0, n - m, m)]
-        for stop in strings + [[i // 7, i % 7] for i in range(0, 49, 5)]:
-            made, at = run(draft, [stop]), first_stop(free, stop)
-            expected, why = (free, "length") if at is None else (free[:at], "stop")
-            assert made.tokens == expected, (
-                f"stop string {stop}: the reply has {len(made.tokens)} tokens and should end after "
-                f"{len(expected)}, where the string begins in {free}"
+def check_stops(generate: Decoder, K: int = 3) -> None:
+    """A reply ends where it is first told to, wherever in a round that is, and says why.
+
+    Stop strings, a stop token, a grammar's end and the last token asked for, in every order and at
+    one place, in the round that fills the window and in the next; strings that come later, are
+    shorter, or begin in the prompt, change nothing. generate: a `constrained_decoder`.
+    """
+    # Of greedy texts: five tokens that differ, the context restarting after the third; a long one.
+    prompts, places = {89: [5, 6, 0, 1, 2, 3], 48: [0, 1]}, (2, 3, 4)
+    cases = [(89, *case) for case in itertools.product((3, 4, 5), (1, *places), places, places)]
+    cases += [(48, 4, 1, 3, 9), (48, 22, 99, 16, 99)]  # what has a place from n on is not reached
+    grammars = {over: Grammar(f".{{{over + 1}}}", "abcdefg") for over in places}
+    itself = {seed: SelfDraft(toy_target(7, 8, seed=seed), len(x)) for seed, x in prompts.items()}
+    texts = {
+        seed: autoregressive_generate(draft.target, prompts[seed], 22, Sampling(0)).tokens
+        for seed, draft in itself.items()
+    }
+    for i, (seed, n, token, at, over) in enumerate(cases):
+        own, prompt, free = itself[seed], prompts[seed], texts[seed]
+        strings = [free[at : at + 2], free[at - 1 : at + 1], free[at - 2 : at + 1]]
+        strings = [[prompt[-1], free[0]], *filter(None, strings[:: 1 if at % 2 else -1])]
+        stop, grammar = free[token] if token < n else None, grammars.get(over) if over < n else None
+        which = f"stop strings {strings}, stop token {stop}, at most {min(n, over + 1)} tokens"
+        asked = Constraints(grammar, stop=strings, logprobs=True)
+        for draft in (own, None, random_draft(7, 1)) if i % 5 == 0 or seed == 48 else (own,):
+            made = generate(
+                own.target, draft, prompt, n, K, Sampling(0), None, stop, constraints=asked
             )
-            assert made.finish_reason == why, f"{made.finish_reason!r}, not {why!r}: stop {stop}"
+            expected, why = reply_of(free, n, strings, stop, over + 1)
+            assert made.tokens == expected, (
+                f"{which}: the reply has {len(made.tokens)} tokens and should end after "
+                f"{len(expected)}, by what comes first in {free[:n]}"
+            )
+            assert made.finish_reason == why, f"{made.finish_reason!r}, not {why!r}: {which}"
             rows = len(made.logprobs), len(made.processed)
             assert rows == (len(expected), len(expected)), (
-                f"{rows} rows of log p come with {len(expected)} tokens: stop string {stop}"
+                f"{rows} rows of log p come with {len(expected)} tokens: {which}"
             )
 
 

@@ -85,14 +85,14 @@ class WatchedRows(Watched):
 
 
 def random_requests(case: int, V: int = 7) -> list[tuple]:
-    """One to four requests: prompt, max_new_tokens, K, sampling, seed, stop token or None."""
+    """One to five requests: prompt, max_new_tokens, K, sampling, seed, stop token or None."""
     generator = torch.Generator().manual_seed(case)
 
     def below(n: int) -> int:
         return int(torch.randint(n, (1,), generator=generator))
 
     requests = []
-    for b in range(1 + below(4)):
+    for b in range(1 + case % 5):
         prompt = [below(V) for _ in range(1 + below(12))]
         stop = below(V) if below(3) == 0 else None
         sampling = SAMPLINGS[below(len(SAMPLINGS))]
@@ -199,7 +199,9 @@ def check_independent(generate: BatchDecoder, n: int = 400, seed: int = 0) -> No
     )
 
 
-def own_probs(target, prompt: Sequence[int], made: Generation, whose: str) -> None:
+def own_probs(
+    target, prompt: Sequence[int], made: Generation, whose: str, sampling: Sampling = Sampling()
+) -> None:
     """Raise AssertionError unless each round's p is that of the text alone, and its cache as long.
 
     The target's window is 8.
@@ -212,7 +214,7 @@ def own_probs(target, prompt: Sequence[int], made: Generation, whose: str) -> No
             f"the cache holds {r.position} tokens instead of {cached}: {where}"
         )
         for j, context in enumerate(contexts(r, text)):
-            off = float((r.target_probs[j] - fresh.get_probs(context)).abs().max())
+            off = float((r.target_probs[j] - sampling.probs(fresh.logits(context))).abs().max())
             which = f"candidate {j - 1}" if j else "the current token"
             assert off < 1e-9, (
                 f"after {which}, p is off by {off:.2g} from that of the text alone: {where}"
@@ -221,15 +223,23 @@ def own_probs(target, prompt: Sequence[int], made: Generation, whose: str) -> No
 
 
 def check_ragged(generate: BatchDecoder, n: int = 20) -> None:
-    """The p that each row is judged by is that of its own text, however long the others are."""
+    """The p that each row is judged by is that of its own text, however long the others are.
+
+    By its own sampling; of five rows that end one after another, so that any number shares a pass.
+    """
     target = toy_target(7, 8)
-    prompts = [[0, 1], [2], [3, 4, 5, 6, 0], [1, 1, 1]]
-    Ks, tree = [3, 1, 2, 4], Grown(random_draft(7), (2, 1, 1))
+    prompts = [[0, 1], [2], [3, 4, 5, 6, 0], [1, 1, 1], [6, 5]]
+    lengths = [n, n // 2, n - 2, n // 4, n - 4]
+    Ks, stops, tree = [3, 1, 2, 4, 2], [None, 6, 4, 3, 0], Grown(random_draft(7), (2, 1, 1))
     for draft, form in ((random_draft(7), target), (tree, FusedLanguageModel(target))):
-        rngs = [RandomSource(seed) for seed in range(4)]
-        answers = generate(form, draft, prompts, n, Ks, Sampling(), rngs)
+        rngs = [RandomSource(seed) for seed in range(len(prompts))]
+        answers = generate(form, draft, prompts, lengths, Ks, SAMPLINGS, rngs, stops)
         for b, (prompt, made) in enumerate(zip(prompts, answers, strict=True)):
-            own_probs(target, prompt, made, f"row {b}")
+            own_probs(target, prompt, made, f"row {b}", SAMPLINGS[b])
+            got, stop = made.tokens, stops[b]
+            assert stop not in got[:-1] and (len(got) == lengths[b] or got[-1] == stop), (
+                f"row {b} has {got} where {lengths[b]} tokens were asked for, or up to a {stop}"
+            )
 
 
 def check_leaving(generate: BatchDecoder) -> None:

@@ -231,8 +231,9 @@ def learning_decoder(
 def budget_decoder(target, draft, prompts, max_new_tokens, K=4, *given, **named):
     """`budget_generate` with batch_generate's arguments: the sum of all K is one budget.
 
-    Guesses are drawn, siblings as well.
+    Guesses are drawn, siblings as well. Of a Grown draft, the one that it grows from guesses.
     """
+    draft = draft.draft if isinstance(draft, Grown) else draft
     nodes = sum(one_each(K, len(prompts)))
     growing = BestFirst(draft, nodes, sure=lambda q: float(q.max()) ** 0.5)
     return budget_generate(target, growing, prompts, max_new_tokens, *given, **named)
@@ -271,6 +272,6 @@ KINDS = {
     "learning": Kind(
         learning_decoder, "product independent ragged leaving taught apart lessons", "34"
     ),
-    "budget": Kind(budget_decoder, "product independent", "35"),
+    "budget": Kind(budget_decoder, "product independent ragged", "35"),
     "hybrid": Kind(hybrid_decoder, ONE, "35"),
 }
