@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 29929,
-    "lines of the tests": 39179,
+    "lines of the tests": 39182,
     "words of README": 1500,
     "words of the series": 111678,
     "lines of code of the series": 18001,

@@ -628,7 +628,10 @@ ALSO = {
 }
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.wide] * bool(i % 4)) for i, kind in enumerate(FAMILIES)],
+)
 def test_every_family_is_counted_as_transformers_makes_it(kind):
     """Weights within 1 %, windows and a token's cache exactly: on the meta device, few layers.
 
