@@ -22,6 +22,7 @@ import torch
 from nanogpt.drafts.grown import Grown
 from nanogpt.engines import causal, own
 from nanogpt.engines.causal import CausalModel, load_pair
+from nanogpt.engines.places import sight
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import pooled
 from nanogpt.measure.clock import DEVICES, clock
@@ -110,11 +111,10 @@ def check_samples(
     report = own.sampled(target, decode, prompt, PLACES, samples)
     [row] = report.rows
     worst = row.worst
-    said = f"right, smallest p {p_text(worst.p)}; a bias of {row.surely[0]:.2f} shows"
+    said = f"right, smallest p {p_text(worst.p)}; {sight(row)}"
     if row.refusal:
         said = f"WRONG, {worst.place}, p {p_text(worst.p)}, off by {worst.total_variation:.2f}"
-    blind = "; the control was NOT refused" if report.blind else "; the control was refused"
-    say(f"  {name:<14}{said}{blind}")
+    say(f"  {name:<14}{said}")
     return ([] if report.right else [f"samples, {name}"]), report.blind
 
 
