@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nanogpt.data import check_folders
 from nanogpt.proof.statistics import LEVEL, RANKS, agreement, crossing, of_counts, p_text, p_values
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import RandomSource, Sampling, Uniforms
 
 GREEDY_TOKENS = 100  # of each text at temperature 0
 TIE = 1e-4  # float32 engines may choose either of two logits that are as close
@@ -204,14 +204,14 @@ class Places:
 
         each: tokens, of which one is a bonus, where all guesses are accepted.
         """
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            found = []
-            for name, q in wrong(self.listed, self.at, each).items():
-                came = torch.multinomial(q, SIMULATED, replacement=True)  # (N, S)
-                least = [tests(came[self.here[x]]).amin(0) for x, tests in self.tests.items()]
-                refused = int((torch.stack(least).amin(0) < level).sum())
-                found.append(Kind(name, refused))
+        found, generator = [], Uniforms.generator(0)
+        for name, q in wrong(self.listed, self.at, each).items():
+            cdf = q.cumsum(-1)
+            u = torch.from_numpy(generator.random((len(q), SIMULATED))) * cdf[:, -1:]
+            came = torch.searchsorted(cdf, u, right=True)  # (N, S)
+            least = [tests(came[self.here[x]]).amin(0) for x, tests in self.tests.items()]
+            refused = int((torch.stack(least).amin(0) < level).sum())
+            found.append(Kind(name, refused))
         return found
 
 
@@ -226,7 +226,7 @@ def wrong(listed: Listed, at: Tensor, each: int = EACH) -> dict[str, Tensor]:
     size = int(listed.tokens.max()) + 1
     keys, key = (listed.group[:, None] * size + listed.tokens).unique(return_inverse=True)
     noise = torch.zeros_like(p)  # one for each token after texts that are alike
-    noise[:, :n] = torch.randn(len(keys), dtype=p.dtype)[key]
+    noise[:, :n] = torch.from_numpy(Uniforms.generator(0).standard_normal(len(keys)))[key]
 
     def draft(scale: float) -> Tensor:
         q = p * (scale * noise).exp()
