@@ -223,22 +223,22 @@ def agreement(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, f
     cells (n, S) -> a χ² (S,) and its degrees of freedom, which are not whole. What came less what
     was expected, e - p (C,), has mean 0 whatever the others are; so has the product of two of them,
     and their sum over all pairs of a group. It is off where a group is biased in one direction,
-    though another is biased in the opposite one. The sum's variance is exact; the χ² is the one of
-    that skewness, or a larger one.
+    though another is biased in the opposite one. The sum's variance is exact. It is one of squares
+    of normal numbers, each times an eigenvalue, less its mean; with the largest for all, a χ² has
+    no smaller cumulant. The half is for outcomes so rare that a pair of them is all that comes.
     """
     G, C = int(group.max()) + 1, rows.shape[1]
     expected = torch.zeros(G, C, dtype=rows.dtype).index_add_(0, group, rows)
     square = (rows**2).sum(-1)
     itself = square - 2 * (rows**3).sum(-1) + square**2  # tr C², where C = diag(p) - p pᵀ
-    variance, third = -2 * float(itself.sum()), 0.0
+    variance, largest = -2 * float(itself.sum()), 0.0
     for some in rows[group.argsort()].split(torch.bincount(group, minlength=G).tolist()):
         covariance = torch.diag(some.sum(0)) - some.T @ some
-        squared = covariance @ covariance
-        variance += 2 * float(squared.trace())
-        third += 8 * float((squared * covariance).sum())
+        variance += 2 * float((covariance**2).sum())
+        largest = max(largest, float(torch.linalg.eigvalsh(covariance)[-1]))
     variance = max(variance, 2 * LEAST**2)  # where all is nearly certain, a pair is no proof
-    third += 2 * variance  # of outcomes so rare that a pair of them is all that comes
-    freedom = 8 * variance**3 / third**2
+    scale = largest + 0.5
+    freedom = variance / (2 * scale**2)
 
     def statistic(cells: Tensor) -> tuple[Tensor, float]:
         S = cells.shape[1]
@@ -246,7 +246,7 @@ def agreement(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, f
         counts.scatter_add_(0, group[:, None] * C + cells, torch.ones_like(cells, dtype=rows.dtype))
         pairs = ((counts - expected.flatten()[:, None]) ** 2).sum(0)
         pairs -= (1 + square[:, None] - 2 * rows.gather(1, cells)).sum(0)  # of each with itself
-        return (freedom + pairs * (2 * freedom / variance) ** 0.5).clamp(min=0), freedom
+        return (freedom + pairs / scale).clamp(min=0), freedom
 
     return statistic
 
