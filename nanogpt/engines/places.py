@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.data import check_folders
-from nanogpt.proof.statistics import LEVEL, RANKS, agreement, crossing, of_counts, p_text, p_values
+from nanogpt.proof.statistics import LEVEL, RANKS, crossing, of_counts, of_pairs, p_text, p_values
 from nanogpt.sampling import RandomSource, Sampling, Uniforms
 
 GREEDY_TOKENS = 100  # of each text at temperature 0
@@ -133,7 +133,7 @@ class Trials:
             self.cells.append((cell, rows, *of_counts(rows)))
         self.cell = listed.letters(self.group)
         rows = torch.zeros(len(self.cell), OWN + 2, dtype=listed.p.dtype)
-        self.agree = agreement(rows.scatter_add_(1, self.cell, listed.p), self.group)
+        self.agree = of_pairs(rows.scatter_add_(1, self.cell, listed.p), self.group)
 
     def __call__(self, came: Tensor) -> Tensor:
         """p-values (3, S) of columns (N, S): by letter, by rank, of texts that are alike."""

@@ -216,7 +216,7 @@ def of_counts(rows: Tensor) -> tuple[Callable[[Tensor], Tensor], int]:
     return statistic, int(varies.sum())
 
 
-def agreement(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, float]]:
+def of_pairs(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, float]]:
     """A test of whether outcomes of one group agree more than their own rows have it.
 
     rows (n, C): as in score; group (n,): of each outcome a number, known before it came. Returns
