@@ -22,7 +22,7 @@ from nanogpt.drafts.pairs import PairTokenizer, learn_merges
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.engines import causal, check, own
 from nanogpt.engines.export import export_pair
-from nanogpt.engines.places import Place, Report, Row
+from nanogpt.engines.places import Kind, Place, Report, Row
 from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import context_start, random_draft
@@ -543,9 +543,9 @@ def test_samples_that_are_too_few_for_one_loop_are_too_few(blind, capsys, monkey
     each = iter(blind)
 
     def sampled(*_):
-        row = Row("", places={"": [Place("all places", 0.5, 0.5, 0.0, 0.9)]})
-        control = Row("", refusal="" if next(each) else "p 0")
-        return Report("", "", "", "", 0, 40, 1e-6, 0, rows=[row], controls=[control])
+        kinds = [Kind("", 0 if next(each) else 20)]
+        row = Row("", places={"": [Place("all places", 0.5, 0.5, 0.0)]}, kinds=kinds)
+        return Report("", "", "", "", 0, 40, 1e-6, 0, rows=[row])
 
     monkeypatch.setattr(check.own, "sampled", sampled)
     target = tiny("Llama", 40, max_position_embeddings=40)

@@ -20,20 +20,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
+from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS, Bug
-from nanogpt.proof.decoders import constrained_decoder
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import Deaf
 from nanogpt.sampling import RandomSource
+from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.constraints import Constraints
-from nanogpt.speculative import speculative_generate
+from nanogpt.speculative import Draft
 from nanogpt.targets.fused import FusedLanguageModel
 
 # prompts, max_new_tokens, sampling, seed -> the new tokens of each prompt, exactly so many;
@@ -67,11 +69,34 @@ class Engine:
 def one_by_one(decode: Callable[..., Generation]) -> Callable[..., list[Generation]]:
     """A decoder of one text as one of several, with the arguments of batch_generate."""
 
-    def generate(target, draft, prompts, n, K, sampling, rngs):
+    def generate(target, draft, prompts, n, K, sampling, rngs, **asked):
         pairs = zip(prompts, rngs, strict=True)
-        return [decode(target, draft, prompt, n, K, sampling, rng) for prompt, rng in pairs]
+        return [
+            decode(target, draft, prompt, n, K, sampling, rng, **asked) for prompt, rng in pairs
+        ]
 
     return generate
+
+
+class Known(Draft):
+    """A draft whose q after each context is asked for once, whatever text it comes up in.
+
+    The samples of an audit begin alike, so that many of them ask for the same.
+    """
+
+    def __init__(self, draft: Draft, known: dict[tuple[int, ...], Tensor] | None = None):
+        self.draft, self.vocab_size = draft, draft.vocab_size
+        self.known = {} if known is None else known
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`."""
+        if (key := tuple(context)) not in self.known:
+            self.known[key] = self.draft.get_probs(context)
+        return self.known[key]
+
+    def fresh(self) -> Known:
+        """The same for another text, which knows what this one does."""
+        return Known(self.draft.fresh(), self.known)
 
 
 def plain_generate(target, draft, prompt, n, K, sampling, rng) -> Generation:
@@ -120,37 +145,31 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         )
     target, _ = target_of(bug)
     kind = "chain" if bug is None else BUGS[bug - 1].decoder
-    decode, under = one_by_one(speculative_generate), constrained_decoder
     takes = TAKEN if bug is None or kind == "constrained" else ()
-    if kind in ("batch", "paged", "server", "learning", "budget"):
+    decode = batch_generate
+    if bug is not None:
+        batch = kind in ("batch", "paged", "server", "learning", "budget")
         decode = mutant(BUGS[bug - 1])
-    elif bug is not None:
-        under = mutant(BUGS[bug - 1])
-        decode = one_by_one(under)
+        decode = decode if batch else one_by_one(decode)
     counts = Counter(passes=0, drafted=0, accepted=0)
 
     def mode(decode, draft) -> Generate:
-        def generate(prompts, n, sampling, seed, constraints=None):
+        def generate(prompts, n, sampling, seed, **constraints):
             rngs = [RandomSource(seed + i) for i in range(len(prompts))]
-            if constraints is None:
-                made = decode(target, draft, prompts, n, K, sampling, rngs)
-            else:
-                made = [
-                    under(target, draft, prompt, n, K, sampling, rng, constraints=constraints)
-                    for prompt, rng in zip(prompts, rngs, strict=True)
-                ]
+            made = decode(target, draft, prompts, n, K, sampling, rngs, **constraints)
             for r in (r for one in made for r in one.rounds):
                 counts.update(passes=1, drafted=len(r.candidates), accepted=r.n_accepted)
             return [one.tokens for one in made]
 
         return generate
 
-    draft = transformer.load()
+    small, lookup = transformer.load().model, PromptLookupDraft(target.config.vocab_size)
+    draft = Known(transformer.TransformerDraft(FusedLanguageModel(small)))
     modes = {
-        "plain": mode(one_by_one(plain_generate), None),
+        "plain": mode(batch_generate, lifted(lookup, 0)),  # no guesses
         # Bug 70 drops guesses that are forbidden: it shows with a draft that makes some.
         "draft": mode(decode, Deaf(draft) if bug == 70 else draft),
-        "lookup": mode(decode, PromptLookupDraft(target.config.vocab_size)),
+        "lookup": mode(decode, lookup),
     }
     name = "nanogpt" if bug is None else f"nanogpt with bug {bug}"
     return Engine(name, own_version(), modes, lambda: dict(counts), "float32", takes)

@@ -10,8 +10,8 @@ a model of any size.
 
 Each mode runs at temperature 1, at .7 with top-p .9 and with top-k 20, drafting 4 tokens and 1.
 Where an engine takes them, it is asked for a grammar, for penalties, a bias and min-p, too, each at
-temperature 1 and with the first K. Every report has controls: decoders that are known to be wrong,
-in as many samples.
+temperature 1 and with the first K. Every report says which kinds of wrong engine it would have
+refused; under constraints, decoders that are known to be wrong are asked as well.
 
 An engine is `transformers`; `nanogpt` (with `--bug N`: out of the gallery); or a file with a
 function `open_engine(folder)` that returns an `Engine` of `nanogpt.engines.adapters`. The
@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -48,13 +48,12 @@ from nanogpt.drafts import transformer
 from nanogpt.engines import endpoint, places
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
-from nanogpt.engines.places import TIE, Power, Report, Row, Test
+from nanogpt.engines.places import TIE, Listed, Places, Power, Report, Row, Test
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import total_variation
 from nanogpt.proof.statistics import (
     LEVEL,
     Joint,
-    by_rank,
     chi_squared,
     draws,
     exact_joint,
@@ -89,9 +88,8 @@ RULES = {
     "bias": {"bias": {"e": -2.0, "o": 1.0, " ": 1.0}},
     "min-p": {"min_p": 0.1},
 }
-CONTROLS = (1, 8)  # bugs: rejections are resampled from p; the bonus token is the likeliest
-# What is wrong, the bug, and what it is asked for.
-RULE_CONTROLS = (
+# What is wrong under constraints, the bug, and what it is asked for.
+CONTROLS = (
     ("dropped", 70, "grammar"),
     ("first row", 71, "grammar"),
     ("first row", 71, "penalties"),
@@ -99,6 +97,7 @@ RULE_CONTROLS = (
 )
 SAMPLES = 1000
 AT_ONCE = 100  # samples in a call
+EARLY = 1e-4  # of the level, for a look after the first call
 
 
 def rules_of(tokenizer: CharTokenizer) -> dict[str, Constraints]:
@@ -275,8 +274,10 @@ class Plan(NamedTuple):
     level: float = LEVEL
 
 
-def samples_of(generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: tqdm) -> Tensor:
-    """The plan's samples of n tokens after its prompt, (samples, n).
+def samples_of(
+    generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: tqdm
+) -> Iterator[Tensor]:
+    """The plan's samples of n tokens after its prompt, (samples, n): those so far, call by call.
 
     Raises Refused if they are none, or if another seed gives the same ones again.
     """
@@ -289,7 +290,7 @@ def samples_of(generate: Generate, plan: Plan, n: int, sampling: Sampling, bar: 
         if len(made) == 2 and made[0] == made[1] and len(prompts) == AT_ONCE:
             raise Refused(f"the same {AT_ONCE} samples came for two seeds: is the seed used?")
         bar.update(len(prompts))
-    return torch.tensor([tokens[:n] for call in made for tokens in call])
+        yield torch.tensor([tokens[:n] for call in made for tokens in call])
 
 
 def rounded(truth: Truth, made: Tensor, sampling: Sampling) -> Tensor:
@@ -334,31 +335,50 @@ def ruled(truth: Truth, made: Tensor, rules: Constraints) -> Tensor:
     return p
 
 
+def depth(K: int | None) -> int:
+    """Tokens of a sample: enough for a second round of K guesses and a bonus."""
+    return max(2 * (K or 0) + 2, DEPTH)
+
+
 def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: tqdm) -> None:
-    """Fill in the row's tests of one setting's samples. Raises Refused if one of them fails."""
-    n, truth = max(2 * (row.K or 0) + 2, DEPTH), plan.truth
-    if setting in truth.rules:
-        sampling, rules = Sampling(), truth.rules[setting]
-        asked = functools.partial(generate, constraints=rules)
-        made = samples_of(asked, plan, n, sampling, bar)
-        p = ruled(truth, made, rules)
-    else:
-        sampling, rules = SETTINGS[setting], None
-        made = samples_of(generate, plan, n, sampling, bar)
-        p = rounded(truth, made, sampling)
-    rows = p.flatten(0, 1), made.flatten()
-    at = torch.arange(n).repeat(len(made))
-    row.places[setting] = places.each_place([rows, by_rank(*rows)], at, plan.level)
+    """Fill in the row's tests of one setting's samples. Raises Refused if one of them fails.
+
+    They are looked at twice, and the level is divided between the looks: what EARLY of it refuses
+    after the first call is not asked for more.
+    """
+    n, rules = depth(row.K), plan.truth.rules.get(setting)
+    sampling = SETTINGS.get(setting, Sampling())
+    asked = generate if rules is None else functools.partial(generate, constraints=rules)
+    for made in samples_of(asked, plan, n, sampling, bar):
+        done = len(made) == plan.samples
+        if done or len(made) == AT_ONCE:
+            level = plan.level * (1 - EARLY if done else EARLY)
+            said = look(row, setting, made, plan, level)
+            if said:
+                bar.update(plan.samples - len(made))
+                raise Refused(said + f", in {len(made):,} samples" * (not done))
+
+
+def look(row: Row, setting: str, made: Tensor, plan: Plan, level: float) -> str:
+    """Fill in the row's tests of these samples. Returns what they are refused for, or nothing."""
+    truth, rules = plan.truth, plan.truth.rules.get(setting)
+    sampling = SETTINGS.get(setting, Sampling())
+    p = rounded(truth, made, sampling) if rules is None else ruled(truth, made, rules)
+    N, n = made.shape
+    found = Places(Listed.whole(p.flatten(0, 1), made.flatten()), torch.arange(n).repeat(N))
+    row.places[setting] = found.found()
     tests = []
     if sampling == Sampling() and rules is None:
         firsts = Counter(map(tuple, made[:, :DEPTH].tolist()))
         row.tests = tests = compare(firsts, truth.exact)
-    if said := places.refusal([*tests, *row.places[setting]], plan.level):
-        kind = f"{setting}, " * (rules is not None or sampling != Sampling())
-        broken = int((p.gather(-1, made[..., None]) == 0).any(1).sum()) if rules is not None else 0
-        if broken:
-            kind += f"{broken:,} of {len(made):,} texts hold a letter that must not come, "
-        raise Refused(kind + said)
+    if N == plan.samples and row.K and not row.kinds:
+        row.kinds = found.kinds(plan.level, row.K + 1)
+    said = places.refusal([*tests, *row.places[setting]], level)
+    kind = f"{setting}, " * (rules is not None or sampling != Sampling())
+    broken = int((p.gather(-1, made[..., None]) == 0).any(1).sum()) if rules is not None else 0
+    if broken:
+        kind += f"{broken:,} of {N:,} texts hold a letter that must not come, "
+    return said and kind + said
 
 
 def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) -> Row:
@@ -381,6 +401,17 @@ def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) 
     return row
 
 
+def seconds(engine: Engine, mode: str, plan: Plan, K: int, tried: int = 20) -> float:
+    """How long a mode's samples may take, by a few of them at temperature 1; 0 if it fails."""
+    n = depth(None if mode == "plain" else K) + 1
+    start = time.perf_counter()
+    try:
+        engine.modes[mode]([list(plan.truth.prompt)] * tried, n, Sampling(), plan.seed)
+    except Exception:  # what is wrong with it is said when it is asked in earnest
+        return 0.0
+    return (time.perf_counter() - start) * len(plan.settings) * plan.samples / tried
+
+
 def audit(engine: Engine, plan: Plan, K: int = 4, progress: bool = False) -> Report:
     """Every mode of the engine against the truth: the greedy texts, then the samples.
 
@@ -398,35 +429,56 @@ def audit(engine: Engine, plan: Plan, K: int = 4, progress: bool = False) -> Rep
         if name in truth.rules and not asks(truth.rules[name]) <= set(engine.takes):
             report.untaken.append(name)
     plan = plan._replace(settings=[name for name in settings if name not in report.untaken])
-    each, silent = len(plan.settings) * samples, None if progress else True
-    with tqdm(total=len(engine.modes) * each, unit="sample", disable=silent) as bar:
-        for mode in engine.modes:  # None: but in a terminal
+    total = len(engine.modes) * len(plan.settings) * samples
+    if progress:
+        needs = sum(seconds(engine, mode, plan, K) for mode in engine.modes)
+        tell(f"{engine.name}, K = {K}: {total:,} samples, about {needs:.0f} s")
+    with Lines(total=total, unit="sample", disable=not progress) as bar:
+        for mode in engine.modes:
             row_K = None if mode == "plain" else K
-            bar.set_description(f"{engine.name} {Row(mode, K=row_K).name}")
+            bar.set_description(f"{engine.name} {Row(mode, K=row_K).name}", refresh=False)
             report.rows.append(audit_mode(engine, mode, row_K, plan, bar))
             if progress:
                 tell(f"{report.rows[-1].name}: done in {report.rows[-1].seconds:.0f} seconds")
-            bar.n = len(report.rows) * each
+            bar.n = len(report.rows) * len(plan.settings) * samples
     return report
 
 
 def tell(what: str) -> None:
-    """Print how far the audit is, at once: in a log there is no bar."""
-    tqdm.write(what, file=sys.stdout)
-    sys.stdout.flush()
+    """Print how far the audit is, at once."""
+    if sys.stderr.isatty():
+        tqdm.write(what, file=sys.stdout)
+    else:
+        print(what, flush=True)
+
+
+class Lines(tqdm):
+    """A bar; where there is no terminal, a line every 30 seconds, with what is left."""
+
+    def __init__(self, **named):
+        self.terminal = sys.stderr.isatty()
+        super().__init__(**named, mininterval=0.1 if self.terminal else 30, miniters=1)
+
+    def display(self, msg=None, pos=None):
+        """Show where it is."""
+        if self.terminal:
+            return super().display(msg, pos)
+        if 0 < self.n < self.total:
+            left = (self.total - self.n) * self.format_dict["elapsed"] / self.n
+            print(
+                f"{self.desc}{self.n:,} of {self.total:,} samples, about {left:.0f} s to go",
+                flush=True,
+            )
+        return True
 
 
 def controls(plan: Plan, K: int, progress: bool = False) -> list[Row]:
-    """The same samples of our own decoder, wrong: with each bug of CONTROLS, at temperature 1.
-
-    And with those of RULE_CONTROLS whose rules are among the plan's settings.
-    """
-    wrong = [(f"bug {bug}", bug, "T 1") for bug in CONTROLS]
-    wrong += [each for each in RULE_CONTROLS if each[-1] in plan.settings]
+    """Samples of our own decoder, wrong: those of CONTROLS whose rules are among the settings."""
+    wrong = [each for each in CONTROLS if each[-1] in plan.settings]
     rows = []
-    with tqdm(total=len(wrong) * plan.samples, disable=None if progress else True) as bar:
+    with Lines(total=len(wrong) * plan.samples, unit="sample", disable=not progress) as bar:
         for name, bug, setting in wrong:
-            bar.set_description(f"control: {name}")
+            bar.set_description(f"control: {name}", refresh=False)
             engine = open_nanogpt(Path(), K, bug)
             row = audit_mode(engine, "draft", K, plan._replace(settings=(setting,)), bar)
             rows.append(dataclasses.replace(row, mode=name))
@@ -478,7 +530,6 @@ def audited(given: argparse.Namespace) -> Report:
             drafting = {mode: f for mode, f in engine.modes.items() if mode != "plain"}
             engine = dataclasses.replace(engine, modes=drafting)
             report.rows += audit(engine, plan._replace(settings=[*SETTINGS]), K, True).rows
-        tell("The controls …")
         ruled = {name for row in report.rows for name in row.counts}
         report.controls = controls(plan._replace(settings=ruled), given.K[0], True)
         return report

@@ -5,8 +5,7 @@ transformers loads; they must have one tokenizer. Without a DRAFT, guesses are l
 text. Checked are passes of the target (cache, trim, tree, batch); texts at temperature 0, token for
 token; and samples at temperature 1, by chi-squared tests of every place. A model whose cache cannot
 be trimmed is refused before anything is written; where it can be up to some length, --window says
-so. In bfloat16 texts may differ where the two best
-logits are as good as equal: how many do is told.
+so. In bfloat16 texts may differ where the two best logits are as good as equal: told is how many.
 
 Prompts are read as they stand, without a chat template. Exit code: 0, right; 1, wrong; 2, it cannot
 be checked, or the samples are too few to tell.
@@ -29,7 +28,7 @@ from nanogpt.drafts.grown import Grown
 from nanogpt.engines import causal, own
 from nanogpt.engines.causal import CausalModel, load_pair
 from nanogpt.engines.own import Greedy
-from nanogpt.engines.places import Report
+from nanogpt.engines.places import Report, sight
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import pooled
 from nanogpt.measure.clock import DEVICES, clock
@@ -117,11 +116,10 @@ def check_samples(
     report = own.sampled(target, decode, prompt, PLACES, samples)
     [row] = report.rows
     worst = row.worst
-    said = f"right, smallest p {p_text(worst.p)}; a bias of {row.surely[0]:.2f} shows"
+    said = f"right, smallest p {p_text(worst.p)}; {sight(row)}"
     if row.refusal:
         said = f"WRONG, {worst.place}, p {p_text(worst.p)}, off by {worst.total_variation:.2f}"
-    blind = "; the control was NOT refused" if report.blind else "; the control was refused"
-    say(f"  {name:<14}{said}{blind}")
+    say(f"  {name:<14}{said}")
     return report
 
 

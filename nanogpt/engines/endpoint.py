@@ -302,8 +302,8 @@ def doubt_of(
         some.append(answers.Told(one.token, top[one.token], top))
     if len(some) < places.FEWEST:
         return "", ""
-    cells = rows_of(some, Sampling(), n).cells()
-    if min(x.p for x in places.each_place(cells, at[here], LEVEL, places.FEWEST)) < FITS:
+    tests = places.Places(rows_of(some, Sampling(), n), at[here], places.FEWEST)
+    if min(x.p for x in tests.found()) < FITS:
         return "", ""
     fits = f"the tokens are those of temperature {T:.2f}"
     if surely and abs(math.log(T / asked)) > math.log(1.1):
@@ -579,7 +579,7 @@ def is_address(given: str) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Audit a server or a file, print the table and the verdict. Returns the exit code.
 
-    1 if it is wrong; 2 if it is not, but the control was not refused either.
+    1 if it is wrong; 2 if that is in doubt, or what is grossly wrong would not have been seen.
     Raises ValueError or OSError if there is nothing to audit.
     """
     given = parse_arguments(arguments)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from nanogpt.data import check_folders
-from nanogpt.proof.statistics import LEVEL, RANKS, p_text, p_value, score, surely_seen
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.proof.statistics import LEVEL, RANKS, crossing, of_counts, of_pairs, p_text, p_values
+from nanogpt.sampling import RandomSource, Sampling, Uniforms
 
 GREEDY_TOKENS = 100  # of each text at temperature 0
 TIE = 1e-4  # float32 engines may choose either of two logits that are as close
@@ -27,12 +27,10 @@ FEWEST = 50  # tokens in a test of one place, where p is listed
 OWN = 63  # listed tokens with a cell of their own
 SLACK = 0.5  # of a logit: so far below the cut, rounding does not bring a token
 EDGE = 0.01  # of the mass of a nucleus: so near its edge, rounding may cut a token or keep it
-SPOILED = 0.25  # of the control's tokens
-CONTROL = "a right server with every fourth token the likeliest"
-
-
-# Of N tokens: by letter and by rank, the exact p (N, C) of each cell, and the cell (N,) of each
-Cells = Sequence[tuple[Tensor, Tensor]]
+EACH = 5  # tokens of a round: K = 4 guesses and a bonus
+DISTANCE = 0.35  # of a bad draft from its target
+CUT = 20  # tokens that a server keeps at most where nothing is asked, if it cuts
+SIMULATED = 20  # wrong engines of each kind
 
 
 class Listed(NamedTuple):
@@ -76,31 +74,78 @@ class Listed(NamedTuple):
         column = torch.where(here.any(1), here.int().argmax(1), tokens.shape[1] + beyond.long())
         return cls(tokens, torch.cat([p, rest, torch.zeros_like(rest)], dim=1), column)
 
-    def cells(self) -> Cells:
-        """The likeliest of all have a letter of their own; the last two columns a cell each."""
+    @classmethod
+    def whole(cls, p: Tensor, came: Tensor) -> Listed:
+        """Of all tokens' p (N, V), and the tokens (N,) that came."""
+        ranked, order = p.sort(dim=-1, descending=True, stable=True)
+        column = (order == came[:, None]).int().argmax(1)
+        never = ranked.gather(1, column[:, None])[:, 0] == 0
+        p = torch.cat([ranked, torch.zeros_like(ranked[:, :2])], dim=1)
+        return cls(order, p, torch.where(never, p.shape[1] - 1, column))
+
+    @property
+    def group(self) -> Tensor:
+        """A number (N,) for each pair of tokens that are the two likeliest somewhere."""
+        return self.tokens[:, :2].unique(dim=0, return_inverse=True)[1]
+
+    def letters(self, group: Tensor) -> Tensor:
+        """The cell (N, n + 2) of each column: the likeliest tokens of a group have one each."""
         N, n = self.tokens.shape
-        totals = torch.zeros(int(self.tokens.max()) + 1, dtype=self.p.dtype)
-        totals.index_add_(0, self.tokens.flatten(), self.p[:, :n].flatten())
-        own = totals.argsort(descending=True, stable=True)[:OWN]
-        own = own[totals[own] > 0]
-        letter = torch.full(totals.shape, len(own))
-        letter[own] = torch.arange(len(own))
+        size = int(self.tokens.max()) + 1
+        keys, key = (group[:, None] * size + self.tokens).unique(return_inverse=True)
+        totals = torch.zeros(len(keys), dtype=self.p.dtype)
+        totals.index_add_(0, key.flatten(), self.p[:, :n].flatten())
+        order = totals.argsort(descending=True, stable=True)
+        order = order[(keys[order] // size).argsort(stable=True)]  # group by group
+        begins = torch.searchsorted(keys // size, keys // size)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order))
+        own = torch.where(totals > 0, rank - begins, OWN).clamp(max=OWN)
+        return torch.cat([own[key], torch.tensor([OWN, OWN + 1]).expand(N, 2)], dim=1)
+
+    def ranks(self) -> Tensor:
+        """The cell (N, n + 2) of each column: a range of ranks; the last two columns one each."""
+        N, n = self.tokens.shape
         rank = torch.bucketize(torch.arange(n), torch.tensor(RANKS), right=True)
+        return torch.cat([rank, torch.tensor([1, 2]) + len(RANKS)]).expand(N, n + 2)
 
-        def summed(cell: Tensor, C: int) -> tuple[Tensor, Tensor]:
-            cell = torch.cat([cell, torch.tensor([C, C + 1]).expand(N, 2)], dim=1)
-            rows = torch.zeros(N, C + 2, dtype=self.p.dtype).scatter_add(1, cell, self.p)
-            return rows, cell.gather(1, self.came[:, None])[:, 0]
+    def at(self, here: Tensor) -> Listed:
+        """Those of these tokens."""
+        return Listed(*(x[here] for x in self))
 
-        return summed(letter[self.tokens], len(own) + 1), summed(rank.expand(N, n), len(RANKS) + 1)
 
-    def spoiled(self, seed: int) -> Listed:
-        """Tokens drawn from these p, but one in four, by chance, is the likeliest there."""
-        rng, came = RandomSource(seed), []
-        for row in self.p:
-            drawn = rng.categorical(row)
-            came.append(0 if rng.bernoulli(SPOILED) and row[0] > 0 else drawn)
-        return self._replace(came=torch.tensor(came))
+# The tests
+
+
+class Trials:
+    """Three tests of tokens, each by the p of its own text, for whatever came or might have come.
+
+    By letter and by rank, how often each came, summed over the texts. And where two texts are
+    alike, in that the same two tokens are likeliest, whether what came to one of them agrees with
+    what came to the other more than p has it: so a bias is seen that differs from text to text.
+    """
+
+    def __init__(self, listed: Listed):
+        self.cells, self.group = [], listed.group
+        for cell in (listed.letters(torch.zeros_like(self.group)), listed.ranks()):
+            rows = torch.zeros(len(cell), int(cell.max()) + 1, dtype=listed.p.dtype)
+            rows.scatter_add_(1, cell, listed.p)
+            self.cells.append((cell, rows, *of_counts(rows)))
+        self.cell = listed.letters(self.group)
+        rows = torch.zeros(len(self.cell), OWN + 2, dtype=listed.p.dtype)
+        self.agree = of_pairs(rows.scatter_add_(1, self.cell, listed.p), self.group)
+
+    def __call__(self, came: Tensor) -> Tensor:
+        """p-values (3, S) of columns (N, S): by letter, by rank, of texts that are alike."""
+        found = []
+        for cell, rows, statistic, freedom in self.cells:
+            seen = cell.gather(1, came)  # (N, S)
+            counts = torch.zeros(rows.shape[1], came.shape[1], dtype=rows.dtype)
+            counts.scatter_add_(0, seen, torch.ones_like(seen, dtype=rows.dtype))
+            value = statistic(counts.T)
+            value[(rows.gather(1, seen) == 0).any(0)] = float("inf")
+            found.append(p_values(value, max(1, freedom)))  # 0: all is certain
+        return torch.stack([*found, p_values(*self.agree(self.cell.gather(1, came)))])
 
 
 # Places
@@ -108,48 +153,114 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Two tests of the tokens at one place of the texts, or at all: which came, and of which rank.
+    """The tests of the tokens at one place of the texts, or at all: their p-values.
 
-    letters, ranks: their p-values. total_variation: of the letters that came from those expected;
-    surely: from which on they are refused with probability .99 or more.
+    letters, ranks: of how often each came; alike: of texts that are alike. total_variation: of the
+    letters that came from those expected, summed over the texts. surely: in reports before `alike`,
+    from which of these on a sum is refused with probability .99 or more.
     """
 
     place: str
     letters: float
     ranks: float
     total_variation: float
-    surely: float
+    surely: float | None = None
+    alike: float = 1.0
 
     @property
     def p(self) -> float:
-        """The smaller p-value."""
-        return min(self.letters, self.ranks)
-
-    @classmethod
-    def of(cls, place: str, cells: Cells, level: float) -> Place:
-        """The two tests of these tokens."""
-        ps, freedoms = [], []
-        for rows, came in cells:
-            statistic, freedom = score(rows, came)
-            freedoms.append(max(1, freedom))  # 0: all is certain
-            ps.append(p_value(statistic, freedoms[-1]))
-        rows, came = cells[0]
-        off = torch.bincount(came, minlength=rows.shape[-1]) - rows.sum(0)
-        distance, n = float(off.abs().sum()) / 2 / len(rows), len(rows)
-        return cls(place, *ps, distance, surely_seen(freedoms[0], n, level))
+        """The smallest p-value."""
+        return min(self.letters, self.ranks, self.alike)
 
 
-def each_place(cells: Cells, at: Tensor, level: float, fewest: int = 1) -> list[Place]:
+class Kind(NamedTuple):
+    """A kind of wrong engine, and how many of those that were simulated were refused."""
+
+    name: str
+    refused: int
+    simulated: int = SIMULATED
+
+    @property
+    def seen(self) -> bool:
+        """Whether nearly all of them were."""
+        return self.refused >= 0.9 * self.simulated
+
+
+class Places:
     """The tests of all places together, then of each that so many tokens reach.
 
     at (N,): where in its text each token stands, from 0.
     """
-    places = [Place.of("all places", cells, level)]
-    for i in range(int(at.max()) + 1):
-        if int((here := at == i).sum()) >= fewest:
-            some = [(rows[here], came[here]) for rows, came in cells]
-            places.append(Place.of(f"token {i + 1}", some, level))
-    return places
+
+    def __init__(self, listed: Listed, at: Tensor, fewest: int = 1):
+        self.listed, self.at = listed, at
+        self.here = {"all places": torch.ones_like(at, dtype=torch.bool)}
+        for i in range(int(at.max()) + 1):
+            if int((here := at == i).sum()) >= fewest:
+                self.here[f"token {i + 1}"] = here
+        self.tests = {name: Trials(listed.at(here)) for name, here in self.here.items()}
+
+    def found(self) -> list[Place]:
+        """What the tests say of what came."""
+        made = []
+        for name, here in self.here.items():
+            tests, came = self.tests[name], self.listed.came[here, None]
+            cell, rows, *_ = tests.cells[0]
+            seen = torch.bincount(cell.gather(1, came)[:, 0], minlength=rows.shape[1])
+            distance = float((seen - rows.sum(0)).abs().sum()) / 2 / len(rows)
+            letters, ranks, alike = tests(came)[:, 0].tolist()
+            made.append(Place(name, letters, ranks, distance, alike=alike))
+        return made
+
+    def kinds(self, level: float, each: int = EACH) -> list[Kind]:
+        """How many engines of each kind the tests refuse, after these very texts.
+
+        each: tokens, of which one is a bonus, where all guesses are accepted.
+        """
+        found, generator = [], Uniforms.generator(0)
+        for name, q in wrong(self.listed, self.at, each).items():
+            cdf = q.cumsum(-1)
+            u = torch.from_numpy(generator.random((len(q), SIMULATED))) * cdf[:, -1:]
+            came = torch.searchsorted(cdf, u, right=True)  # (N, S)
+            least = [tests(came[self.here[x]]).amin(0) for x, tests in self.tests.items()]
+            refused = int((torch.stack(least).amin(0) < level).sum())
+            found.append(Kind(name, refused))
+        return found
+
+
+def wrong(listed: Listed, at: Tensor, each: int = EACH) -> dict[str, Tensor]:
+    """{kind: what a wrong engine of that kind draws from in place of p (N, n + 2)}."""
+    p, n = listed.p, listed.tokens.shape[1]
+    each = min(each, int(at.max()) + 1)
+    there = ((at + 1) % each == 0)[:, None]
+    best = torch.zeros_like(p)
+    best[:, 0] = 1
+
+    size = int(listed.tokens.max()) + 1
+    keys, key = (listed.group[:, None] * size + listed.tokens).unique(return_inverse=True)
+    noise = torch.zeros_like(p)  # one for each token after texts that are alike
+    noise[:, :n] = torch.from_numpy(Uniforms.generator(0).standard_normal(len(keys)))[key]
+
+    def draft(scale: float) -> Tensor:
+        q = p * (scale * noise).exp()
+        return q / q.sum(-1, keepdim=True)
+
+    told = float(p[:, :n].sum())  # what is not told apart is as far away, and does not show
+
+    def distance(scale: float) -> float:
+        return float((draft(scale) - p).abs().sum()) / 2 / told
+
+    scale = crossing(lambda x: distance(x) - DISTANCE, 10.0)
+    hot, cut, k = p ** (1 / 1.05), p.clone(), min(n, CUT) - 1
+    cut[:, k:] = 0
+    cut[:, 0] += 1e-12  # where nothing else is left
+    often = f"one token in {each}"
+    return {
+        f"{often} the likeliest (a bonus by argmax)": torch.where(there, best, p),
+        f"{often} from a draft {distance(scale):.2f} away": torch.where(there, draft(scale), p),
+        "a temperature 5 % too high": hot / hot.sum(-1, keepdim=True),
+        f"only the {k} likeliest come": cut / cut.sum(-1, keepdim=True),
+    }
 
 
 # Reports
@@ -187,7 +298,7 @@ class Row:
     K: how many tokens it drafts, None if it drafts none. greedy: how many of the prompts are
     continued as by the target; ties: tokens where its best two logits are within TIE and the other
     one came. tests: of the first tokens, at temperature 1; places: by setting, of all places and of
-    each. counts: what the engine told, "greedy" and "at 1".
+    each. kinds: after the first setting's texts. counts: what the engine told, "greedy" and "at 1".
     """
 
     mode: str
@@ -200,6 +311,7 @@ class Row:
     K: int | None = None
     places: dict[str, list[Place]] = field(default_factory=dict)
     failure: str = ""
+    kinds: list[Kind] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -210,12 +322,6 @@ class Row:
     def worst(self) -> Place:
         """The place with the smallest p-value."""
         return min((x for places in self.places.values() for x in places), key=lambda x: x.p)
-
-    @property
-    def surely(self) -> tuple[float, float]:
-        """The biases that would have been refused at every setting: over all places, and at one."""
-        together = max(places[0].surely for places in self.places.values())
-        return together, max(x.surely for places in self.places.values() for x in places)
 
 
 @dataclass
@@ -253,8 +359,9 @@ class Report:
 
     @property
     def blind(self) -> bool:
-        """Whether a decoder that is known to be wrong was not refused: the samples are too few."""
-        return not all(row.refusal for row in self.controls)
+        """Whether what is grossly wrong was not refused, a control or the first kind: too few."""
+        seen = [kind.seen for row in self.rows for kind in row.kinds[:1]]
+        return not all([*seen, *(bool(row.refusal) for row in self.controls)])
 
     @property
     def exit_code(self) -> int:
@@ -282,48 +389,70 @@ def judge(
 ) -> Report:
     """The report on rows of which tokens are listed: all places, then each that enough texts reach.
 
-    at (N,): where in its text each token stands, from 0. The control is as many tokens of the same
-    p, a fourth of them the likeliest there. source: where p comes from.
+    at (N,): where in its text each token stands, from 0. source: where p comes from.
     Raises ValueError if the tokens are too few.
     """
     if len(at) < FEWEST:
         raise ValueError(f"{len(at)} tokens came; {FEWEST} are the fewest for a test")
-    places = each_place(listed.cells(), at, level, FEWEST)
-    row = Row(who, refusal=refusal(places, level), places={setting: places})
-    wrong = Place.of("all places", listed.spoiled(0).cells(), level)
-    control = Row(CONTROL, refusal=f"p {p_text(wrong.p)}" if wrong.p < level else "")
+    tests = Places(listed, at, FEWEST)
+    found, kinds = tests.found(), tests.kinds(level)
+    row = Row(who, refusal=refusal(found, level), places={setting: found}, kinds=kinds)
     texts, source = int((at == 0).sum()), f"p {source}, of the {listed.tokens.shape[1]} likeliest"
-    return Report(who, "", source, "", 0, texts, level, None, rows=[row], controls=[control])
+    return Report(who, "", source, "", 0, texts, level, None, rows=[row])
 
 
 # As lines
 
 
 def listed_table(report: Report) -> list[str]:
-    """The report on listed rows as lines: every place, and the verdict."""
-    [row], [control] = report.rows, report.controls
+    """The report on listed rows as lines: every place, what would have been seen, the verdict."""
+    [row] = report.rows
     [(setting, places)] = row.places.items()
     lines = [
         f"{report.engine}: {report.samples:,} texts, {setting}; {report.options}",
-        f"{'':<14}{'letters':>10}{'ranks':>10}{'TV':>8}{'any bias, from':>16}",
+        f"{'':<14}{'letters':>10}{'ranks':>10}{'alike':>10}{'TV':>8}",
     ]
     for place in places:
-        ps = "".join(f"{p_text(p):>10}" for p in (place.letters, place.ranks))
-        lines.append(f"{place.place:<14}{ps}{place.total_variation:>8.3f}{place.surely:>16.3f}")
-    right = f"right; a bias of {places[0].surely:.2f} over all places would be refused"
+        ps = "".join(f"{p_text(p):>10}" for p in (place.letters, place.ranks, place.alike))
+        lines.append(f"{place.place:<14}{ps}{place.total_variation:>8.3f}")
     wrong = f"none: {row.refusal}, but {report.doubt}" if report.doubt else f"WRONG, {row.refusal}"
-    return [
-        *lines,
-        f"Wrong is p < {report.level:g}.",
-        *report.notes,
-        f"verdict: {wrong if row.refusal else right}",
-        said_of(control, "texts"),
-    ]
+    said = wrong if row.refusal else f"right; {sight(row)}"
+    if report.blind and not row.refusal:
+        said = f"none: take more texts, these are too few; {sight(row)}"
+    told = (*TOLD, f"Wrong is p < {report.level:g}.", *report.notes)
+    return [*lines, *told, *kinds_table(report), f"verdict: {said}"]
 
 
-def said_of(control: Row, samples: str = "samples") -> str:
+TOLD = (
+    "p of three tests of each token by its own text: how often each letter and each rank came, and",
+    "whether texts with the same two likeliest tokens are off in the same way (alike). TV: letters",
+    "summed over the texts, so that what differs from text to text may cancel.",
+)
+
+
+def kinds_table(report: Report) -> list[str]:
+    """Which kinds of wrong engine the tests would have refused, as lines."""
+    lines = []
+    for row in report.rows:
+        if row.kinds:
+            of = f" of {row.name}" * (len(report.rows) > 1)
+            lines.append(f"Wrong engines simulated after these texts{of}; refused were")
+            lines += [f"{x.refused:>4} of {x.simulated}   {x.name}" for x in row.kinds]
+    return lines
+
+
+def sight(row: Row) -> str:
+    """The same of one row, in one line."""
+    seen, unseen = (
+        ", ".join(x.name for x in row.kinds if x.seen == wanted) for wanted in (True, False)
+    )
+    parts = [f"would have refused: {seen}"] * bool(seen)
+    return "; ".join(parts + [f"would have missed some of: {unseen}"] * bool(unseen))
+
+
+def said_of(control: Row) -> str:
     """Whether a decoder that is known to be wrong was refused."""
-    seen = f"refused, {control.refusal}" if control.refusal else f"NOT SEEN: take more {samples}"
+    seen = f"refused, {control.refusal}" if control.refusal else "NOT SEEN: take more samples"
     return f"control, {control.name}: {seen}"
 
 
@@ -366,6 +495,7 @@ def table(report: Report) -> list[str]:
         "Any bias of so much TV is refused with probability .99 or more; a draft whose rejections",
         "are resampled from p, off by the TV given, with the probability before it.",
         *places_table(report.rows + report.controls),
+        *kinds_table(report),
     ]
 
 
@@ -376,15 +506,10 @@ def places_table(rows: Sequence[Row]) -> list[str]:
         for setting, (together, *each) in row.places.items():
             worst = min(each, key=lambda place: place.p)
             ps = "".join(f"{p_text(p):>10}" for p in (together.letters, together.ranks, worst.p))
-            surely = f"{together.surely:>7.3f}{max(place.surely for place in each):>7.3f}"
-            lines.append(f"{row.name:<20}{setting:<16}{len(each):>3}{ps}  {worst.place:<9}{surely}")
-    columns = f"{'letters':>10}{'ranks':>10}{'worst p':>10}  {'at':<9}{'all':>7}{'one':>7}"
-    head = [
-        "",
-        "Every place, each token by the p of its own text. A bias of the size in the last columns,",
-        "over all n places or at one of them, is refused with probability .99 or more.",
-        f"{'':<36}{'n':>3}{columns}",
-    ]
+            alike = f"{p_text(together.alike):>8}"
+            lines.append(f"{row.name:<20}{setting:<16}{len(each):>3}{ps}  {worst.place:<9}{alike}")
+    columns = f"{'letters':>10}{'ranks':>10}{'worst p':>10}  {'at':<9}{'alike':>8}"
+    head = ["", f"Every place: {TOLD[0]}", TOLD[1], f"{'':<36}{'n':>3}{columns}"]
     return head + lines if lines else []
 
 
@@ -407,10 +532,7 @@ def verdicts(report: Report) -> list[str]:
 
 def right(row: Row) -> str:
     """What it means that a row is not refused."""
-    if not row.places:
-        return "right"
-    together, one = row.surely
-    said = f"right; a bias of {together:.2f}, or of {one:.2f} at one place, would have been refused"
+    said = f"right; {sight(row)}" if row.kinds else "right"
     if row.K and any(counts.get("drafted") == 0 for counts in row.counts.values()):
         said += "; but no guess was drafted, so its accept rule was not met"
     return said

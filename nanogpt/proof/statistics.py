@@ -105,6 +105,12 @@ def p_value(statistic: float, freedom: int) -> float:
     return float(torch.special.gammaincc(*half))
 
 
+def p_values(statistics: Tensor, freedom: float) -> Tensor:
+    """p_value of each of them."""
+    half = torch.full_like(statistics, freedom / 2)
+    return torch.special.gammaincc(half, statistics / 2)
+
+
 def crossing(rising: Callable[[float], float], high: float) -> float:
     """Where a rising function crosses 0, between 0 and `high`, by halving."""
     low = 0.0
@@ -208,6 +214,41 @@ def of_counts(rows: Tensor) -> tuple[Callable[[Tensor], Tensor], int]:
         return ((off @ vectors) ** 2 / values.clamp(min=LEAST)).sum(-1)
 
     return statistic, int(varies.sum())
+
+
+def of_pairs(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, float]]:
+    """A test of whether outcomes of one group agree more than their own rows have it.
+
+    rows (n, C): as in score; group (n,): of each outcome a number, known before it came. Returns
+    cells (n, S) -> a χ² (S,) and its degrees of freedom, which are not whole. What came less what
+    was expected, e - p (C,), has mean 0 whatever the others are; so has the product of two of them,
+    and their sum over all pairs of a group. It is off where a group is biased in one direction,
+    though another is biased in the opposite one. The sum's variance is exact. It is one of squares
+    of normal numbers, each times an eigenvalue, less its mean; with the largest for all, a χ² has
+    no smaller cumulant. The half is for outcomes so rare that a pair of them is all that comes.
+    """
+    G, C = int(group.max()) + 1, rows.shape[1]
+    expected = torch.zeros(G, C, dtype=rows.dtype).index_add_(0, group, rows)
+    square = (rows**2).sum(-1)
+    itself = square - 2 * (rows**3).sum(-1) + square**2  # tr C², where C = diag(p) - p pᵀ
+    variance, largest = -2 * float(itself.sum()), 0.0
+    for some in rows[group.argsort()].split(torch.bincount(group, minlength=G).tolist()):
+        covariance = torch.diag(some.sum(0)) - some.T @ some
+        variance += 2 * float((covariance**2).sum())
+        largest = max(largest, float(torch.linalg.eigvalsh(covariance)[-1]))
+    variance = max(variance, 2 * LEAST**2)  # where all is nearly certain, a pair is no proof
+    scale = largest + 0.5
+    freedom = variance / (2 * scale**2)
+
+    def statistic(cells: Tensor) -> tuple[Tensor, float]:
+        S = cells.shape[1]
+        counts = torch.zeros(G * C, S, dtype=rows.dtype)
+        counts.scatter_add_(0, group[:, None] * C + cells, torch.ones_like(cells, dtype=rows.dtype))
+        pairs = ((counts - expected.flatten()[:, None]) ** 2).sum(0)
+        pairs -= (1 + square[:, None] - 2 * rows.gather(1, cells)).sum(0)  # of each with itself
+        return (freedom + pairs / scale).clamp(min=0), freedom
+
+    return statistic
 
 
 def merged(expected: Tensor, least: float = LEAST) -> Tensor:
