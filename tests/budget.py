@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 29929,
-    "lines of the tests": 39182,
+    "lines of the package": 30160,
+    "lines of the tests": 39224,
     "words of README": 1500,
-    "words of the series": 111678,
-    "lines of code of the series": 18001,
+    "words of the series": 111790,
+    "lines of code of the series": 18003,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took
