@@ -17,7 +17,7 @@ MOST = {
     "lines of the package": 30160,
     "lines of the tests": 39224,
     "words of README": 1500,
-    "words of the series": 111790,
+    "words of the series": 111786,
     "lines of code of the series": 18003,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
