@@ -171,7 +171,7 @@ def test_all_commands_run_in_an_empty_environment_and_folder(installed):
     corpus = installed.home.joinpath(*data.CORPUS_FILE.parts)
     assert out.startswith("stand-in: 1,115,4") and err.count("\n") == 1
     assert str(installed.home) in err and str(Path("nanogpt", data.CORPUS_FILE)) in err
-    assert "texts   plain, tokens/s" in installed.run("size", "--picture=size.png")[0]
+    assert "texts plain, token/s" in installed.run("size", "--picture=size.png")[0]
     assert "10 tokens in" in installed.run("demo", "--tokens=10")[0]
     small = "--pairs=1", "--tokens=8"
     assert "1 pairs of 8 tokens" in installed.run("bench", "--draft=bigram", *small)[0]

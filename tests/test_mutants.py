@@ -165,7 +165,7 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     55: "independent",
     56: "alone ragged",
     57: "alone product independent ragged leaving",
-    58: "alone product independent leaving",
+    58: "alone product independent ragged leaving",
     59: "pool",
     60: "publish",
     61: "pool leftovers",  # which finds no block
