@@ -12,7 +12,7 @@ COMMANDS = {  # word: (module, what it does)
     "course": ("course.command", "how far you are: your answers, and what the judges say of them"),
     "demo": ("course.demo", "one prompt, decoded both ways, in the terminal"),
     "bench": ("measure.bench", "drafts against plain decoding, in pairs"),
-    "load": ("measure.load", "how many requests a second a server stands, and within an SLO"),
+    "load": ("measure.load", "requests a second that a server can take, and within an SLO"),
     "size": ("measure.size", "will it pay? your model, GPU and load"),
     "check": ("engines.check", "does it hold on a model of yours? any of transformers"),
     "export": ("engines.export", "our models as folders for other engines"),

@@ -439,16 +439,24 @@ POINTER = causal.POINTER + b"v1\noid sha256:00\nsize 1234\n"
 FAULTS = {  # what becomes of a file, and what is said
     "a pointer": ("model.safetensors", lambda _: POINTER, "model.safetensors is a Git LFS pointer"),
     "another": ("tokenizer.json", lambda _: POINTER, "tokenizer.json is a Git LFS pointer"),
-    "half": ("model.safetensors", lambda x: x[: len(x) // 2], "model.safetensors is no whole"),
-    "its header": ("model.safetensors", lambda x: x[:40], "model.safetensors is no whole"),
-    "nothing": ("model.safetensors", lambda _: b"", "model.safetensors is no whole"),
+    "half": (
+        "model.safetensors",
+        lambda x: x[: len(x) // 2],
+        "model.safetensors is not a complete",
+    ),
+    "its header": ("model.safetensors", lambda x: x[:40], "model.safetensors is not a complete"),
+    "nothing": ("model.safetensors", lambda _: b"", "model.safetensors is not a complete"),
     "no tensor": ("model.safetensors", lambda x: without(x, "layers.1.mlp.up"), "such as model.la"),
     "no vector": ("model.safetensors", lambda x: without(x, "model.norm"), "such as model.norm"),
-    "no config": ("config.json", lambda x: x[:99], "config.json is no whole json file"),
+    "no config": ("config.json", lambda x: x[:99], "config.json is not a complete json file"),
     "no kind": ("config.json", lambda _: b"{}", "model_type"),
-    "no tokenizer": ("tokenizer.json", lambda x: x[:99], "tokenizer.json is no whole json file"),
+    "no tokenizer": (
+        "tokenizer.json",
+        lambda x: x[:99],
+        "tokenizer.json is not a complete json file",
+    ),
     "no tokens": ("tokenizer.json", lambda _: b"{}", "KeyError: 'added_tokens'"),
-    "no numbers": ("model.safetensors", lambda x: without(x, ""), "logits that are no numbers"),
+    "no numbers": ("model.safetensors", lambda x: without(x, ""), "logits that are not numbers"),
     "sizes": ("config.json", lambda x: x.replace(b": 16,", b": 24,"), "21 .* another shape"),
 }
 

@@ -92,7 +92,7 @@ def check_trimmable(model, window: int | None) -> None:
             most = kind["original_max_position_embeddings"]
             if window is None or most < window:
                 raise ValueError(
-                    f"{name} turns all keys in another way past {most} tokens, and those in the "
+                    f"{name} rotates all keys differently past {most} tokens, and those in the "
                     f"cache stay as they are; with window={most} or less, it never does"
                 )
 
@@ -160,7 +160,7 @@ class CausalModel(GPTLanguageModel):
             raise ValueError(f"{name} does not return an entry of each token in each layer")
         most = BOUNDS[self.dtype]
         if not whole.isfinite().all():
-            raise ValueError(f"{name} has logits that are no numbers: look at its weights")
+            raise ValueError(f"{name} has logits that are not numbers: check its weights")
         if relative(self.lm_head(streams[-1]), whole) > most:
             raise ValueError(f"{name} scales or caps its logits, which is not done here")
         if relative(tree[:, 2], parts[0]) > most or relative(tree[:, 3], parts[1]) > most:
@@ -331,8 +331,8 @@ def load(
         raise OSError(f"{what}: {said}") from error
     if lost := sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}):
         raise OSError(
-            f"{what} that is whole: {len(lost)} of its tensors, such as {lost[0]}, are in no file "
-            "or have another shape there; get its files again"
+            f"{what} that is complete: {len(lost)} of its tensors, such as {lost[0]}, are missing "
+            "from its files or have the wrong shape; download it again"
         )
     return CausalModel(model.to(device), window), Reader(tokenizer)
 
@@ -356,7 +356,9 @@ def not_whole(folder: Path) -> str:
             if path.suffix == ".safetensors":
                 safetensors.safe_open(path, framework="pt")
         except (ValueError, safetensors.SafetensorError) as error:
-            return f"{path.name} is no whole {path.suffix[1:]} file ({error}); get it again"
+            return (
+                f"{path.name} is not a complete {path.suffix[1:]} file ({error}); download it again"
+            )
     return ""
 
 

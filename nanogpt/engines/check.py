@@ -2,10 +2,10 @@
 
 TARGET and DRAFT are folders, or names on the Hugging Face hub, of causal language models that
 transformers loads; they must have one tokenizer. Without a DRAFT, guesses are looked up in the
-text. Checked are passes of the target (cache, trim, tree, batch); texts at temperature 0, token for
+text. It checks passes of the target (cache, trim, tree, batch); texts at temperature 0, token for
 token; and samples at temperature 1, by chi-squared tests of every place. A model whose cache cannot
 be trimmed is refused before anything is written; where it can be up to some length, --window says
-so. In bfloat16 texts may differ where the two best logits are as good as equal: told is how many.
+so. In bfloat16 texts may differ where the two best logits are as good as equal: it says how many.
 
 Prompts are read as they stand, without a chat template. Exit code: 0, right; 1, wrong; 2, it cannot
 be checked, or the samples are too few to tell.

@@ -5,17 +5,17 @@ in the form of OpenAI's completions returns the log-probabilities of the likelie
 token is held against the p of its own text, at every place, by the χ² tests of `nanogpt audit`. No
 weights are needed, and no model of ours.
 
-Two sources of p. By default the texts are drawn first, without log-probabilities, and then read
-again in passes that draw nothing (`echo`); the server must return token ids. With --told, p is what
-the server says of a token as it draws it. That trusts the pass that drew: if a rejected guess was
-left in the cache, its p is wrong, its tokens follow that p, and all looks right. And a server may
-stop drafting for a request that asks for log-probabilities (vLLM did before 0.14), so that --told
-audits plain decoding.
+There are two sources of p. By default the texts are drawn first, without log-probabilities, and
+then read again in passes that draw nothing (`echo`); the server must return token ids. With --told,
+p is what the server says of a token as it draws it. That trusts the pass that drew: if a rejected
+guess was left in the cache, its p is wrong, its tokens follow that p, and all looks right. And a
+server may stop drafting for a request that asks for log-probabilities (vLLM did before 0.14), so
+that --told audits plain decoding.
 
 A file will do, too, of answers drawn at the same settings, each with the log-probabilities of the
 likeliest tokens: a JSON response a line, of any server below, whole or as a stream's chunks; a
 batch's output; lines that hold a response somewhere. The prompts may differ. What cannot be read is
-left out and counted. What a log says is told.
+left out and counted.
 
 Sampling: temperature 1, with or without --top-p; or --top-k K, with any temperature and top-p, if K
 or more tokens are listed. Every other field that bends a distribution is sent with its neutral
@@ -307,7 +307,7 @@ def doubt_of(
         return "", ""
     fits = f"the tokens are those of temperature {T:.2f}"
     if surely and abs(math.log(T / asked)) > math.log(1.1):
-        return f"{fits}, and not of {asked:g}: is that one in force?", ""
+        return f"{fits}, not of {asked:g}: is that what the server uses?", ""
     seen, beyond = len(told) - len(some), float(rest.sum())
     if not surely and seen < beyond - 5 * math.sqrt(beyond):
         return (

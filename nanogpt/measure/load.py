@@ -1,4 +1,4 @@
-"""How many requests does a server stand? A trace at several rates, with guesses and without.
+"""How many requests can a server take? A trace at several rates, with guesses and without.
 
 TRACE is a file with one request a line, in JSON, such as
 {"arrival": 0.25, "prompt": 20, "output": 3, "right": [2, 1, 0]}: when it came, in seconds; the
