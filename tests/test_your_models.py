@@ -457,7 +457,7 @@ FAULTS = {  # what becomes of a file, and what is said
     ),
     "no tokens": ("tokenizer.json", lambda _: b"{}", "KeyError: 'added_tokens'"),
     "no numbers": ("model.safetensors", lambda x: without(x, ""), "logits that are not numbers"),
-    "sizes": ("config.json", lambda x: x.replace(b": 16,", b": 24,"), "21 .* another shape"),
+    "sizes": ("config.json", lambda x: x.replace(b": 16,", b": 24,"), "21 .* the wrong shape"),
 }
 
 
