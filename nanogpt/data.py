@@ -90,20 +90,27 @@ def check_folders(*paths: Path | None) -> None:
             raise ValueError(f"{path.parent} is no folder: make it, or write {path.name} elsewhere")
 
 
-def read_lines(path: str | Path) -> list[tuple[int, str]]:
-    """The lines of a file that are not blank, each with its number, from 1.
+def read_text(path: str | Path) -> str:
+    """What a file of somebody else's says: UTF-8, or UTF-16 where a mark at its start says so.
 
-    UTF-8, or UTF-16 where a mark at its start says so. Only a newline ends a line: a string of JSON
-    may hold U+2028 and U+0085, at which `str.splitlines` cuts. Raises ValueError with the file's
-    name if it is no such text, OSError if there is none.
+    Raises ValueError with the file's name if it is no such text, OSError if there is none.
     """
     content = Path(path).read_bytes()
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        lines = content.decode("utf-16" if wide else "utf-8-sig").split("\n")
+        return content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         at = f"byte {error.start}: {error.reason}"
         raise ValueError(f"{path} is no UTF-8 ({at}); save it as UTF-8") from None
+
+
+def read_lines(path: str | Path) -> list[tuple[int, str]]:
+    """The lines of a file that are not blank, each with its number, from 1.
+
+    Only a newline ends a line: a string of JSON may hold U+2028 and U+0085, at which
+    `str.splitlines` cuts. The errors are those of read_text.
+    """
+    lines = read_text(path).split("\n")
     return [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
 
 

@@ -220,6 +220,14 @@ def test_a_draw_hands_over_what_it_is_asked_for_and_writes_into_nothing(change, 
         entered(f"{HEAD}class Mine(Bigram):\n{draw}{rest}")
 
 
+def test_a_draw_may_guess_nothing(entered):
+    draw = "    def draw(self, context, K, sampling, rng):\n"
+    draw += "        if len(context) % 2 == 0:\n"
+    silent = "            return [], torch.empty(0, 7).double()\n"
+    rest = "        return super().draw(context, K, sampling, rng)\n"
+    entered(f"{HEAD}class Mine(Bigram):\n{draw}{silent}{rest}")
+
+
 def test_a_text_that_is_not_drawn_from_p_is_refused():
     p = torch.full((1, 7), 1 / 7, dtype=torch.float64)
     even = [Round([], p[:0], p, [i % 7], i) for i in range(700)]

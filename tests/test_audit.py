@@ -555,6 +555,11 @@ def spoiled(change):
     )
 
 
+def test_an_engine_that_leaves_while_it_is_timed_is_asked_all_the_same(truth):
+    engine = Engine("mine", "7", {"plain": lambda *_: exit(3)}, dict)
+    assert audit.seconds(engine, "plain", audit.Plan(truth, ["T 1"], 100, 0), 4) == 0.0
+
+
 @pytest.mark.parametrize(
     "change,why",
     [

@@ -442,6 +442,14 @@ def stream(text, i):
     yield {"id": f"c{i}", "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
 
 
+def completion_stream(text, i):
+    """Chunks that do not say that they are some: a client's, one a line."""
+    for k in range(len(text)):
+        [choice] = completion(text[k : k + 1])["choices"]
+        finish = "length" if k == len(text) - 1 else None
+        yield {"id": f"c{i}", "choices": [choice | {"index": 0, "finish_reason": finish}]}
+
+
 ALIKE = ["\ufffd" if i < 3 else word for i, word in enumerate(WORDS)]  # of the likeliest
 
 
@@ -454,6 +462,8 @@ def alike(i):
     [
         (chat, 0, ""),
         (completion, 0, ""),
+        (lambda x: completion(x, lambda i: "bytes:" + "".join(map(r"\x{:02x}".format, alike(i)))
+                              if WORDS[i] == " é" else WORDS[i]), 0, ""),  # OpenAI's
         (lambda x: completion(x, "token_id:{}".format), 0, ""),
         (lambda x: completion(x, str, int), 0, ""),  # mlx-lm's of 2024
         (sglang, 0, ""),
@@ -484,6 +494,7 @@ def test_a_right_engine_is_never_wrong_for_how_it_writes(tmp_path, capsys, writt
         ('{"error": {"message": "overloaded"}}', "1 of 401 answers are left out; the first, line"),
         ('{"choices": [{"finish_reason": "stop", "logprobs": {"content": []}}]}', "1 of"),
         ('{"choices": [{"text": "a", "logprobs": null}]}', "no log-probabilities of the likeliest"),
+        ('{"choices": [{"text": "a", "finish_reason": "stop", "logprobs": null}]}', "1 of 401"),
         ('{"choices": [{"logprobs": {"content": [{"token": "a"}]}}]}', "its form is not known"),
         (json.dumps(chat([(0, P)])).replace("-1.0", "1.0"), "it must be 0 or less"),
         (json.dumps(chat([(0, P)]))[:-9], "line 401: no response to read"),
@@ -495,6 +506,9 @@ def test_one_bad_answer_is_left_out_and_counted(tmp_path, capsys, bad, said):
     path.write_text("\n".join([*map(json.dumps, map(chat, pairs())), bad]), "utf-8")
     assert nanogpt(["audit", str(path)]) == 0
     assert said in capsys.readouterr().out
+    path = path.rename(tmp_path / "answers.log")  # by any name, and with what a file has no say in
+    assert nanogpt(["audit", "--json", str(tmp_path / "x.jsonl"), str(path), "--told"]) == 2
+    assert "error: --told is for a server; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16", "utf-8"])
@@ -512,6 +526,9 @@ def test_lines_end_where_they_do_in_every_encoding(tmp_path, mark, end):
     assert len(texts) == 30 and not notes and read_log(whole) == (texts, [])
     path.write_bytes("".join([*streamed, "data: [DONE]"]).encode(mark))
     assert read_log(path) == (texts, [])
+    chunks = [json.dumps(y) for i, x in enumerate(pairs(30)) for y in completion_stream(x, i)]
+    path.write_bytes(end.join(chunks).encode(mark))
+    assert [len(x) for x in read_log(path)[0]] == [2] * 30
 
 
 def test_what_is_no_text_is_said_with_its_name(tmp_path, capsys):

@@ -18,7 +18,7 @@ from nanogpt.course import chapter_28
 from nanogpt.measure import size
 from nanogpt.measure.configs import FAMILIES, NVFP4, counted
 from nanogpt.measure.costs import batch_times
-from nanogpt.measure.size import batches_of, curves, main, model_of, number_of, written
+from nanogpt.measure.size import batches_of, curves, gpu_of, main, model_of, number_of, written
 from nanogpt.measure.sizing import (
     CALIBRATION,
     GPUS,
@@ -776,6 +776,7 @@ def test_the_command_says_what_it_takes_for_granted(capsys):
     shown = capsys.readouterr().out
     assert "the roofline alone: no server is as fast" in shown and "no draft" not in shown
     assert f"alpha {alpha_from_tokens(3, 5):.3g}; times" in shown
+    assert gpu_of("80G,3.35T,989T,0,0,450G").link == 450e9 != gpu_of("80G,3.35T,989T").link
     main(["--gpu", "180G,7.7T,2250T,4500T,9000T", "--bytes", "0.5"])
     assert "9000 TFLOPS with the target's weights" in capsys.readouterr().out
     main(["--alpha", "1"])

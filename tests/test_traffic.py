@@ -395,8 +395,8 @@ def test_a_date_has_a_fraction_of_a_second_in_as_many_digits_as_it_likes():
 @pytest.mark.parametrize(
     "data, said",
     [
-        ('{"arrival": 0}'.encode("utf-16"), " is not in UTF-8 (byte 0); save it as that"),
-        ('{"a": "é"}'.encode("latin-1"), " is not in UTF-8 (byte 7); save it as that"),
+        ('{"t": 1}'.encode("utf-16"), ", line 1: its fields are t, and those of a trace arrival"),
+        ('{"a": "é"}'.encode("latin-1"), " is no UTF-8 (byte 7: invalid"),
         (b"[1, 2]", ", line 1: this is no JSON object"),
         (b"[" * 100_000, ", line 1: this is no JSON object"),
         (b'{"t": 1}', ", line 1: its fields are t, and those of a trace arrival, prompt, output"),
@@ -752,6 +752,7 @@ REFUSED = {
     "--rows 0": "error: rows is 0; it must be a whole number from 1",
     "--requests 0": "error: requests is 0; it must be a whole number from 1",
     "--budget 9": "error: --budget 9 has no token for each of 16 --rows",
+    "--block 16": "error: --block 16 needs --capacity, the tokens that blocks hold",
     "--capacity 9 --block 16": "error: --capacity 9 holds no --block of 16",
     "none.jsonl": "error: [Errno 2] No such file or directory: 'none.jsonl'",
     "x --record y": "error: --record writes what is drawn from the corpus; leave out the TRACE",

@@ -444,14 +444,15 @@ def check_claims(entry: Entry, arena: Arena) -> str:
         if next(runs) > MOST_RUNS:
             raise TooMany
         tokens, q = entry.draft.fresh().draw(list(context), 1, Sampling(), rng)
-        return tokens[0], float(q[0, tokens[0]])
+        return (tokens[0], float(q[0, tokens[0]])) if tokens else (None, 0.0)
 
     try:
         outcomes = enumerate_outcomes(program)
     except TooMany:
         return "too many branches to enumerate a guess; the χ² stands alone"
+    silent = sum(chance for (token, _), chance in outcomes.items() if token is None)
     for (token, q), chance in outcomes.items():
-        if abs(chance - q) > 1e-12:
+        if token is not None and abs(chance - q * (1 - silent)) > 1e-12:
             raise Refused(
                 f"draw claims q = {q:.3g} for {arena.tokenizer.decode([token])!r} "
                 f"{quoted(context, arena)}, and draws it with probability {chance:.3g}: return the "

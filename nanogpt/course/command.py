@@ -74,7 +74,7 @@ def copy(folder: Path) -> None:
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell |= {"outputs": [], "execution_count": None}
-        part.write_text(json.dumps(notebook, indent=1, ensure_ascii=False), encoding="utf-8")
+        part.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         part.replace(folder / path.name)
     kept = len(paths(own)) - len(new)
     print(f"{folder}: {len(new)} chapters copied, {kept} left as they were")

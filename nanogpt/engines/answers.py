@@ -86,15 +86,21 @@ def told_of(choice: dict[str, Any]) -> list[Told]:
     """What a choice says of its tokens. Names are ids where they are told, since two may be spelled
     alike; else texts, with their bytes.
 
-    Raises ValueError if it has no log-probabilities of the likeliest tokens.
+    Raises ValueError if it has no log-probabilities of the likeliest tokens, or in no known form.
     """
     made = []
-    for entry, likeliest in entries_of(choice):
+    try:
+        entries = entries_of(choice)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"its form is not known: {error!r}") from None
+    for entry, likeliest in entries:
         all_have = [
             key
             for key in ("id", "token", "bytes")
             if all(x.get(key) is not None for x in (entry, *likeliest))
         ]
+        if not all_have:
+            raise ValueError("a token has neither id nor text")
         keys = all_have[:1] if all_have[0] == "id" else all_have
 
         def name(x: Entry, keys=keys) -> str:
@@ -132,8 +138,8 @@ def spelled(entries: Sequence[Entry]) -> str | None:
             return None
         if (piece := x.get("bytes")) is None or bytes(piece).decode(errors="replace") != text:
             piece = piece or text.encode(errors="replace")
-        if whole := re.fullmatch("<0x([0-9A-F]{2})>", text):  # SentencePiece's single bytes
-            piece = [int(whole[1], 16)]
+        if re.fullmatch(r"<0x[0-9A-F]{2}>|bytes:(\\x[0-9a-f]{2})+", text):  # SentencePiece, OpenAI
+            piece = bytes.fromhex(re.sub(r"<0x|>|bytes:|\\x", "", text))
         made += bytes(piece)
     said = made.decode(errors="replace")
     return None if "\ufffd" in said else said
@@ -164,8 +170,8 @@ def check_spelled(choice: dict[str, Any]) -> bool:
             finish = finish or choice[inside].get("finish_reason")
     finish = finish.get("type") if isinstance(finish, dict) else finish
     said = spelled(entries)
-    if said is None or not (entries or finish in ENDED):
-        return False
+    if said is None or not (entries or (finish in ENDED and not text.strip())):
+        return False  # nothing is told, or not in whole characters
 
     def letters(x: str) -> str:
         return "".join(letter for letter in bare(x) if letter.isalnum())
@@ -248,13 +254,23 @@ def parts_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def joined(parts: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The same, with the chunks of each stream made one answer."""
+    """The same, with the chunks of each stream made one answer.
+
+    A chunk has a delta, or says whether it is the last, or is one of several that share an id, of
+    which the first is not finished.
+    """
     streams: dict[Any, tuple[str, list[Any]]] = {}
+    unfinished: set[Any] = set()
     for where, said in parts:
-        chunk = isinstance(said, dict) and (
-            "done" in said
-            or any("delta" in x for x in choices_of({"choices": said.get("choices")}))
-        )
+        chunk = False
+        if isinstance(said, dict):
+            choices = list(choices_of({"choices": said.get("choices")}))
+            if isinstance(said.get("id"), str) and any(
+                "finish_reason" in x and x["finish_reason"] is None for x in choices
+            ):
+                unfinished.add(said["id"])
+            chunk = "done" in said or any("delta" in x for x in choices)
+            chunk = chunk or (isinstance(said.get("id"), str) and said["id"] in unfinished)
         if not chunk:
             yield where, said
             continue

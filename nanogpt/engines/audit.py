@@ -97,7 +97,7 @@ CONTROLS = (
 )
 SAMPLES = 1000
 AT_ONCE = 100  # samples in a call
-EARLY = 1e-4  # of the level, for a look after the first call
+EARLY = 1e-4  # of the level, for a look after the first call (a third, for the rarest of cells)
 
 
 def rules_of(tokenizer: CharTokenizer) -> dict[str, Constraints]:
@@ -404,10 +404,11 @@ def audit_mode(engine: Engine, mode: str, K: int | None, plan: Plan, bar: tqdm) 
 def seconds(engine: Engine, mode: str, plan: Plan, K: int, tried: int = 20) -> float:
     """How long a mode's samples may take, by a few of them at temperature 1; 0 if it fails."""
     n = depth(None if mode == "plain" else K) + 1
+    V, asked = plan.truth.target.config.vocab_size, [list(plan.truth.prompt)] * tried
     start = time.perf_counter()
     try:
-        engine.modes[mode]([list(plan.truth.prompt)] * tried, n, Sampling(), plan.seed)
-    except Exception:  # what is wrong with it is said when it is asked in earnest
+        answers(engine.modes[mode], asked, n, Sampling(), plan.seed, V)
+    except Refused:  # what is wrong with it is said when it is asked in earnest
         return 0.0
     return (time.perf_counter() - start) * len(plan.settings) * plan.samples / tried
 
@@ -538,12 +539,16 @@ def audited(given: argparse.Namespace) -> Report:
 def main(arguments: list[str] | None = None) -> int:
     """Audit an engine and print the table and the verdict. Returns the exit code.
 
-    1 if a mode is wrong; 2 if none is, but one failed, or a control was not refused either.
+    1 if a mode is wrong; 2 if none is, but one failed, or what is wrong would not have been seen.
     Raises ValueError, OSError or ImportError if there is nothing to audit.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if any(x.startswith(("http://", "https://")) or x.endswith(".jsonl") for x in arguments):
-        return endpoint.main(arguments)
+    for before, x in zip(["", *arguments], arguments, strict=False):
+        if before.startswith("--") and "=" not in before and before not in ("--told", "--quick"):
+            continue  # an option's value
+        log = x.endswith(".jsonl") or (Path(x).is_file() and not x.endswith(".py"))
+        if endpoint.is_address(x) or (log and x not in ENGINES):
+            return endpoint.main(arguments)
     given = parse_arguments(arguments)
     torch.set_num_threads(1)
     report = audited(given)

@@ -567,7 +567,13 @@ def checked(given: argparse.Namespace) -> Sampling:
         raise ValueError("temperature is 0: there is no distribution to test")
     if given.logprobs and not (given.told or not is_address(given.address)):
         raise ValueError("--logprobs says what is told: use it with --told, or of a log")
-    check_listed(given.listed, held_against(sampling, given.logprobs or "raw"))
+    if is_address(given.address):
+        check_listed(given.listed, held_against(sampling, given.logprobs or "raw"))
+        return sampling
+    usual = parse_arguments([given.address])
+    for name in ("model", "tokens", "listed", "told", "more", "samples", "seed", "prompt"):
+        if getattr(given, name) != getattr(usual, name):
+            raise ValueError(f"--{name} is for a server; {given.address} is a file: leave it out")
     return sampling
 
 

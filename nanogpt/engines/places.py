@@ -365,7 +365,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: all is right; 1: a mode is wrong; 2: in doubt, or one failed, or a control passed."""
+        """0: all is right; 1: a mode is wrong; 2: in doubt, or one failed, or `blind`."""
         unsure = self.doubt or self.blind or any(row.failure for row in self.rows)
         return 1 if not (self.right or self.doubt) else 2 if unsure else 0
 
@@ -514,7 +514,7 @@ def places_table(rows: Sequence[Row]) -> list[str]:
 
 
 def verdicts(report: Report) -> list[str]:
-    """A sentence for each mode and control, and one where the controls make them worthless."""
+    """A sentence for each mode and control, and one where too few samples make them worthless."""
     found = []
     for row in report.rows:
         tokens = "1 greedy token" if row.ties == 1 else f"{row.ties} greedy tokens"

@@ -293,6 +293,8 @@ def check(given: argparse.Namespace) -> None:
         raise ValueError("--fields are those of a TRACE; give one")
     if given.budget < given.rows:
         raise ValueError(f"--budget {given.budget} has no token for each of {given.rows} --rows")
+    if given.capacity is None and given.block != 1:
+        raise ValueError(f"--block {given.block} needs --capacity, the tokens that blocks hold")
     if given.capacity is not None and given.capacity < given.block:
         raise ValueError(f"--capacity {given.capacity} holds no --block of {given.block}")
     if given.alpha is not None and not 0 <= given.alpha <= 1:

@@ -3,7 +3,8 @@
 A model is a name, the config.json of a Hugging Face folder, or numbers: PARAMETERS,LAYERS,ENTRY,
 where a token leaves ENTRY numbers in a layer's cache (2 x heads x head size): 70B,80,2x8x128.
 With experts: PARAMETERS:ACTIVE,LAYERS,ENTRY,CHOSEN/EXPERTS, such as 30B:3B,48,2x4x128,8/128.
-A GPU is a name, or MEMORY,BANDWIDTH,FLOPS with 16, and perhaps with 8 and 4 bits: 80G,3.35T,989T.
+A GPU is a name, or MEMORY,BANDWIDTH,FLOPS with 16, and perhaps with 8 and 4 bits, and its LINK to
+others, in bytes a second (else PCIe's): 80G,3.35T,989T.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from nanogpt.data import check_folders
+from nanogpt.data import check_folders, read_text
 from nanogpt.measure.configs import counted
 from nanogpt.measure.sizing import (
     GPUS,
@@ -77,7 +78,7 @@ def written(text: str) -> Shape:
 def read(path: Path) -> dict:
     """The JSON object in a file. Raises ValueError for none."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as JSON ({error})") from None
     if not isinstance(config, dict):
@@ -112,13 +113,13 @@ def model_of(text: str, weight_bytes: float | None = None) -> Shape:
 
 
 def gpu_of(text: str) -> Gpu:
-    """A Gpu from a name in GPUS, or MEMORY,BANDWIDTH,FLOPS and, if it has them, FLOPS8, FLOPS4.
+    """A Gpu from a name in GPUS, or MEMORY,BANDWIDTH,FLOPS[,FLOPS8,FLOPS4,LINK], 0 for none.
 
     Raises ValueError for neither, and for numbers without units.
     """
     if text.upper() in GPUS:
         return GPUS[text.upper()]
-    if text.count(",") not in (2, 3, 4):
+    if text.count(",") not in (2, 3, 4, 5):
         raise ValueError(
             f"{text!r} is no GPU; name one of {', '.join(GPUS)}, or give "
             "MEMORY,BANDWIDTH,FLOPS such as 80G,3.35T,989T"

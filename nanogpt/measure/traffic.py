@@ -39,6 +39,7 @@ import numpy as np
 import torch
 
 from nanogpt.cache import CacheObject
+from nanogpt.data import read_text
 from nanogpt.generate import Round
 from nanogpt.measure.clock import clock
 from nanogpt.measure.costs import batch_times
@@ -176,10 +177,7 @@ def records(path: str | Path) -> Iterator[tuple[int, dict]]:
 
     Lines end as any system ends them, and nowhere else. Raises ValueError for what is neither.
     """
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not in UTF-8 (byte {error.start}); save it as that") from None
+    text = read_text(path)
     lines, start = io.StringIO(text, newline=None), text.lstrip()
     if start[:1] in ("{", "["):
         for number, line in enumerate(lines, 1):
@@ -438,7 +436,7 @@ class StepTime:
         """
         example = '{"passes": [[1, 1, 0.02], [1, 64, 0.03], …]}: rows, tokens of each, seconds'
         try:
-            said = json.loads(path.read_bytes().decode("utf-8-sig"))
+            said = json.loads(read_text(path))
             passes = {(rows, width): seconds for rows, width, seconds in said["passes"]}
             rest = [said.get(name, 0.0) for name in ("fixed", "per_row", "per_guess")]
             right = all(0 < seconds < math.inf for seconds in passes.values())
