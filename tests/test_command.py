@@ -100,8 +100,11 @@ def test_the_way_to_an_error_is_shown_where_it_is_asked_for(monkeypatch, capsys)
     monkeypatch.setenv("NANOGPT_TRACEBACK", "1")
     monkeypatch.setattr(size, "main", lambda arguments: [][0])
     assert main(["size"]) == 2
-    first, *_, last = capsys.readouterr().err.splitlines()
+    first, *way, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Traceback") and last.startswith("error: IndexError: list index out")
+    assert any("test_command.py" in line for line in way), "down to where it arose"
+    monkeypatch.setattr(size, "main", lambda arguments: int("x"))
+    assert main(["size"]) == 2 and capsys.readouterr().err.startswith("Traceback"), "foreseen, too"
 
 
 FAILING = {

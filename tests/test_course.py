@@ -716,7 +716,10 @@ def test_a_copy_takes_what_is_missing_and_overwrites_nothing(tmp_path, monkeypat
     write(tmp_path / "notebooks", STUB)
     stored = tmp_path / "notebooks" / "05_toy.ipynb"
     text = stored.read_text(encoding="utf-8")
-    stored.write_text(text.replace('"outputs": []', '"outputs": ["shown"]'), encoding="utf-8")
+    stored.write_text(
+        text.replace('"outputs": []', '"execution_count": 7, "outputs": ["shown"]'),
+        encoding="utf-8",
+    )
     (tmp_path / "notebooks" / "pictures").mkdir()
     assert said(["--copy", "my/copy"], capsys) == [
         "my/copy: 1 chapters copied, 0 left as they were"
@@ -725,6 +728,7 @@ def test_a_copy_takes_what_is_missing_and_overwrites_nothing(tmp_path, monkeypat
     cells = [json.loads(p.read_text(encoding="utf-8"))["cells"] for p in (stored, mine)]
     assert all(a["source"] == b["source"] for a, b in zip(*cells, strict=True))
     assert "shown" in str(cells[0]) and "shown" not in str(cells[1]), "a copy spoils nothing"
+    assert "'execution_count': 7" not in str(cells[1])
     mine.write_text("my own", encoding="utf-8")
     write(tmp_path / "notebooks", STUB, name="06_new.ipynb")
     said(["--copy", "my/copy"], capsys)

@@ -14,7 +14,7 @@ import torch
 
 from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
-from nanogpt.data import CharTokenizer
+from nanogpt.data import CharTokenizer, read_lines
 from nanogpt.engines import endpoint, serve
 from nanogpt.engines.answers import Told, read_log, told_of
 from nanogpt.engines.endpoint import Endpoint, judge, rows_of
@@ -478,6 +478,7 @@ def alike(i):
         (lambda x: chat(x, said=spell(x)[1:].replace(" ", "")), 0, ""),  # a part, without spaces
         (lambda x: completion(x, lambda i: ALIKE[i], said=""), 2, "where two have one text"),
         (of_the_likeliest, 2, "is not what was drawn"),
+        (lambda x: completion(x, said="no"), 2, "is not what was drawn"),
     ],
 )  # fmt: skip
 def test_a_right_engine_is_never_wrong_for_how_it_writes(tmp_path, capsys, written, code, said):
@@ -506,6 +507,8 @@ def test_one_bad_answer_is_left_out_and_counted(tmp_path, capsys, bad, said):
     path.write_text("\n".join([*map(json.dumps, map(chat, pairs())), bad]), "utf-8")
     assert nanogpt(["audit", str(path)]) == 0
     assert said in capsys.readouterr().out
+    path.write_text("\n".join([bad, *map(json.dumps, map(chat, pairs()))]), "utf-8")
+    assert len(read_log(path)[0]) == 400, "what comes after it is read"
     path = path.rename(tmp_path / "answers.log")  # by any name, and with what a file has no say in
     assert nanogpt(["audit", "--json", str(tmp_path / "x.jsonl"), str(path), "--told"]) == 2
     assert "error: --told is for a server; " in capsys.readouterr().err
@@ -522,6 +525,7 @@ def test_lines_end_where_they_do_in_every_encoding(tmp_path, mark, end):
         f"data: {json.dumps(y)}{end}" for i, x in enumerate(pairs(30)) for y in stream(x, i)
     ]
     whole.write_text(f"[{','.join(lines)}]", "utf-8")
+    assert "\ufeff" not in read_lines(path)[0][1]
     texts, notes = read_log(path)
     assert len(texts) == 30 and not notes and read_log(whole) == (texts, [])
     path.write_bytes("".join([*streamed, "data: [DONE]"]).encode(mark))
@@ -529,6 +533,8 @@ def test_lines_end_where_they_do_in_every_encoding(tmp_path, mark, end):
     chunks = [json.dumps(y) for i, x in enumerate(pairs(30)) for y in completion_stream(x, i)]
     path.write_bytes(end.join(chunks).encode(mark))
     assert [len(x) for x in read_log(path)[0]] == [2] * 30
+    path.write_bytes(("\ufeff" + end.join(lines)).encode("utf-16-be"))
+    assert read_log(path) == (texts, [])
 
 
 def test_what_is_no_text_is_said_with_its_name(tmp_path, capsys):
@@ -627,11 +633,19 @@ def test_log_probabilities_are_raw_or_tempered_or_processed(tell, reading, code,
     assert report.exit_code == code and said in report.doubt + report.options
 
 
+def test_processed_log_probabilities_are_not_cut_again():
+    how = Sampling(0.5, 10, 0.8)
+    report = judge(flat_texts(how, tell=how.of_probs), how, reading="processed")
+    assert report.exit_code == 0, report.doubt
+
+
 def test_texts_that_are_copies_are_no_wrong_engine():
     once = drawn(60, RandomSource(8))
     once = [[*a, *b, *c] for a, b, c in zip(once[::3], once[1::3], once[2::3], strict=True)]
     report = judge(once * 20, Sampling())
     assert report.exit_code == 2 and "is one seed used for several" in report.doubt
+    wrong = drawn(600, RandomSource(2), change=lambda p: p.roll(1))
+    assert judge([*wrong, *wrong[:1] * 40], Sampling()).exit_code == 1, "copies excuse no engine"
 
 
 def test_right_tokens_that_are_rounded_are_not_impossible():
@@ -664,16 +678,23 @@ class Stub(BaseHTTPRequestHandler):
             "curt": {"top_k", "min_p", "repetition_penalty"},
             "hangs up": {"return_token_ids"},
             "no n or seed": {"n", "seed"},
+            "curt, no n": {"n"},
+            "curt, no seed": {"seed"},
+            "curt, old": {"return_token_ids", "top_k", "n", "seed", "top_p"},
         }.get(dialect, set()) & set(body)
+        bends = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        bends |= {"repetition_penalty": 1.0, "logit_bias": {}}
+        if dialect == "defaults" and any(body.get(x) != y for x, y in bends.items()):
+            return self.out(503, {"error": "a default of mine bends"})
         if dialect == "hangs up" and unknown:
             return self.close_connection  # nothing is answered
         if unknown or (dialect == "from 0" and body["top_k"] < 0):
             said = (
                 "bad request"
-                if dialect == "curt"
+                if dialect.startswith("curt")
                 else f"unknown: {sorted(unknown or ['top_k'])[0]}"
             )
-            return self.out(400, {"error": {"message": said}})
+            return self.out(422 if "," in dialect else 400, {"error": {"message": said}})
         defaults = {"temperature": 0.6, "top_k": 10, "top_p": 0.8} if dialect == "defaults" else {}
         how = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | defaults | body
         how |= {"top_p": 0.6} if dialect == "cuts" else {}
@@ -719,6 +740,9 @@ class Stub(BaseHTTPRequestHandler):
         ("strict", (), 0, "right"),
         ("strict", ("--top-k", "9"), 2, "unknown: top_k"),  # what was asked is not left out
         ("curt", (), 0, "right"),
+        ("curt, no n", (), 0, "right"),
+        ("curt, no seed", (), 0, "right"),
+        ("curt, old", (), 0, "right"),
         ("from 0", (), 0, "right"),
         ("hangs up", (), 0, "right"),
         ("one seed", (), 0, "all 20 texts of a request are one"),

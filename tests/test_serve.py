@@ -1,10 +1,12 @@
 """Batches: a text is what it is alone, whatever stands beside it. And `nanogpt serve`."""
 
 import contextlib
+import http.client
 import itertools
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -621,6 +623,10 @@ NOT_KEPT = {
     "stop": [1, True, {}, [1], ["a", None], "", [""], "½"],
     "logit_bias": [[], "a", {"a": 1}, {"1": "x"}, {"1": 101}, {" 1": 1}, {"1_0": 1}, {"-1": 1}],
     "echo": [1, "yes", []],
+    "use_beam_search": [True],
+    "include_stop_str_in_output": [True],
+    "length_penalty": [2],
+    "suffix": ["x"],
     "return_token_ids": [1],
     "model": ["gpt-4", 1, ""],
     "user": [1],
@@ -658,6 +664,9 @@ def test_null_is_the_default_and_so_is_what_asks_for_nothing(ask):
     neutral |= {name: value[-1] for name, value in serve.NEUTRAL.items()}
     neutral |= {"top_k": -1, "best_of": 1, "stop": [], "logit_bias": {}, "model": "nanogpt"}
     assert ask({**neutral, **plain}) == right
+    said = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "presence_penalty": 0}
+    said |= {"frequency_penalty": 0, "repetition_penalty": 1, "n": 1, "max_tokens": 16}
+    assert {name: serve.NUMBERS[name][0] for name in said} == said, "OpenAI's defaults, and vLLM's"
 
 
 def test_what_is_no_request_for_completions_is_one_line(ask):
@@ -693,6 +702,7 @@ def test_requests_without_a_seed_have_dice_of_their_own(ask):
     fields = {"prompt": "ab", "max_tokens": 30}
     texts = [ask(fields)[1]["choices"][0]["text"] for _ in range(3)]
     assert len(set(texts)) == 3
+    assert ask({**fields, "seed": 0}) == ask({**fields, "seed": 0}), "0 is a seed"
     (a, b), (c, d) = (
         [x["text"] for x in ask({**fields, "n": 2, "seed": seed})[1]["choices"]] for seed in (6, 7)
     )
@@ -773,9 +783,17 @@ def test_the_metrics_count_guesses_as_engines_do():
     names = ["drafts", "draft_tokens", "accepted_tokens", *["accepted_tokens_per_pos"] * 4]
     assert [x.split("{")[0] for x in told] == [f"vllm:spec_decode_num_{x}_total" for x in names]
     assert [x for x in told if 'position="3"' in x] == [list(told)[-1]]
+    with listening() as (_, ask):
+        ask({"prompt": "abab", "max_tokens": 60, "temperature": 0, "logit_bias": {"0": 1}})
+        assert ask(path="/metrics")[1] != none, "texts under constraints count as well"
 
 
 def test_a_port_that_is_taken_is_named(ask):
+    one = http.client.HTTPConnection("127.0.0.1", ask.port, timeout=60)
+    for _ in range(2):  # one connection serves one request after the other
+        one.request("POST", "/v1/completions", json.dumps({"prompt": "ab", "max_tokens": 2}))
+        assert one.getresponse().read()
+        time.sleep(0.2)
     with pytest.raises(OSError, match=f"port {ask.port}: .*; choose another with --port"):
         serve.open_server(draft="none", port=ask.port)
 

@@ -6,6 +6,7 @@ What goes around as a number is computed again: reproduced, or corrected.
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from statistics import median
 
@@ -16,7 +17,7 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.course import chapter_28
 from nanogpt.measure import size
-from nanogpt.measure.configs import FAMILIES, NVFP4, counted
+from nanogpt.measure.configs import FAMILIES, NAMES, NVFP4, counted
 from nanogpt.measure.costs import batch_times
 from nanogpt.measure.size import batches_of, curves, gpu_of, main, model_of, number_of, written
 from nanogpt.measure.sizing import (
@@ -596,6 +597,7 @@ def test_stored_bits_are_read_wherever_a_config_says_them(quantised, stored, tmp
     path.write_text(json.dumps(plain))
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantised}))
     found = [*(counted(config, "it") for config in (inside, outside)), model_of(str(path))]
+    found.append(counted({"compression_config": quantised, "text_config": plain}, "it"))
     assert {(shape.weight_bytes, shape.expert_bytes) for shape in found} == {stored}
 
 
@@ -611,6 +613,9 @@ def test_a_way_of_quantising_that_nobody_knows_is_refused():
         assert counted(strange, "it", 0.25).weight_bytes == 0.25
     assert counted(GPT_OSS, "it", 2).weights == 2 * counted(GPT_OSS, "it").parameters
     assert counted({"text_config": LLAMA}, "it") == counted(LLAMA, "it")
+    alone = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
+    tied = counted({"text_config": alone, "tie_word_embeddings": True}, "it")
+    assert tied == counted(LLAMA | {"tie_word_embeddings": True}, "it")
 
 
 TIED = "tie_word_embeddings", False
@@ -641,6 +646,10 @@ def test_every_family_is_counted_as_transformers_makes_it(kind):
     transformers = pytest.importorskip("transformers", reason="pip install -e '.[oracle]'")
     twins = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text"}
     twin = (twins | {"qwen2_5_vl": "qwen2_5_vl_text"}).get(kind, kind)
+    named = transformers.AutoConfig.for_model(twin).to_dict().items()
+    named = {NAMES.get(key, key): value for key, value in named}
+    told = {key: value for key, value in FAMILIES[kind].items() if value and key in named}
+    assert told == {key: named[key] for key in told}, "each field, to the last token"
     layers = 30 if "sliding_window_pattern" in FAMILIES[kind] else 7  # tells any two patterns apart
     given = {"num_hidden_layers": layers} | ALSO.get(kind, {})
     made = transformers.AutoConfig.for_model(twin, **given)
@@ -724,6 +733,7 @@ def test_the_command_prints_a_table_and_draws_it(tmp_path, capsys):
     shown = capsys.readouterr().out
     for part in ("287,737 tokens, 143 texts", "451,660, 225", "140.0 GB", "320.0 KiB"):
         assert part in shown
+    assert re.search(r"\d-\d\S* times the tokens a second", shown), "a band for a full memory"
     rows = [line.split() for line in shown.splitlines() if line[:5].strip().isdigit()]
     assert [int(row[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128, 143]
     for row in rows:
@@ -933,6 +943,7 @@ def test_all_reduces_and_newcomers_by_hand():
     assert model.width == 1 and plan.exchange_seconds(model, 6) == 2 * 6 * 2 / 8
     assert plan.pass_seconds(model, 3, 2) == pytest.approx(3)
     assert replace(plan, gpus=1).exchange_seconds(model, 6) == 0
+    assert replace(plan, gpus=4).exchange_seconds(model, 6) == 1.5 * 2 * 6 * 2 / 8, "not 3 times"
     slow = Plan(model, Gpu(100, 1e30, 10), context=1, prompt=4, output=5, reached=0.5, draft=model)
     each = (2 * 12 * 4 + 3 * 4**2 / 2) / (10 * 0.5) / 5
     assert slow.newcomers(False) == pytest.approx(each)

@@ -390,6 +390,7 @@ def test_the_fields_of_any_other_trace_are_named(unit, size, tmp_path):
 def test_a_date_has_a_fraction_of_a_second_in_as_many_digits_as_it_likes():
     early, late = (traffic.seconds_of(f"2024-05-10 00:00:0{x}", 1) for x in ("2", "5.2500000"))
     assert late - early == 3.25
+    assert traffic.seconds_of("2024-05-10 00:00:02.500000000Z", 1) - early == 0.5
 
 
 @pytest.mark.parametrize(
@@ -686,6 +687,10 @@ def test_load_writes_what_steps_take_and_reads_it_without_our_models(quick, tmp_
     steps.write_text(json.dumps(told))
     assert main(asked) == 0
     assert json.loads(found.read_text())["slo"]["tpot"] == pytest.approx(10 * first["slo"]["tpot"])
+    assert steps.read_text() == json.dumps(told), "what is read is not written"
+    flat = {"passes": [[rows, n, 1.0] for rows in (1, 2) for n in (1, 64)]}
+    steps.write_text(json.dumps(flat))
+    assert main(asked) == 0 and json.loads(found.read_text())["server"]["prefill_chunk"] > 16
 
 
 def test_the_slo_and_the_chunk_follow_from_what_a_step_takes():
