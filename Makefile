@@ -4,9 +4,12 @@
 # Needs Python 3.10 to 3.14 with venv. Another one than python3: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # Arguments for JupyterLab. No browser is opened where there is no screen; the URL is printed anyway.
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
+# Linux without an NVIDIA GPU: PyTorch's CPU build, 1.6 GB with all the rest instead of 5. Empty: pip's own choice.
+TORCH_INDEX ?= $(if $(filter Linux,$(shell uname)),$(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu))
 
 .PHONY: lab test tiny test-all rest demo bench notebooks minutes book browser check lint
 # The reader works in a copy, without outputs: no prediction is answered before it is made.
@@ -49,13 +52,13 @@ minutes: .venv/installed
 
 # The reading copy in build/book: a static site, and beside it an EPUB and a page to print.
 book: .venv/installed
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,book]'
+	$(PIP) -q -e '.[series,book]'
 	$(BIN)/python book/build.py
 
 # The book, its two pages to play with, and every chapter in JupyterLab, in a real Chromium (from
 # the PATH, or $CHROMIUM). Skipped where there is none.
 browser: book
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series,browser]'
+	$(PIP) -q -e '.[series,browser]'
 	$(BIN)/python -m pytest -n 2 tests/browser
 
 # What is quick to say of a change: style, form, and whether notebooks, prose and package agree.
@@ -78,7 +81,10 @@ lint: .venv/installed
 	@trap 'rmdir .installing' EXIT; trap 'exit 1' INT TERM; set -e; \
 	echo "installing PyTorch, JupyterLab and the rest into .venv: once, a few minutes"; \
 	$(PYTHON) -m venv .venv; \
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[series]'; \
+	torch=$$(sed -n 's/^ *"\(torch==.*\)",/\1/p' pyproject.toml); \
+	[ -z "$(TORCH_INDEX)" ] || $(PIP) --no-deps --retries 1 --timeout 20 --index-url "$(TORCH_INDEX)" "$$torch" \
+	|| echo "note: $$torch did not come from $(TORCH_INDEX): pip takes its usual build instead, on Linux with several GB of GPU libraries"; \
+	$(PIP) -e '.[series]'; \
 	mkdir -p .venv/share/jupyter/lab/settings; \
 	echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}' > .venv/share/jupyter/lab/settings/overrides.json; \
 	touch $@

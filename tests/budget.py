@@ -15,8 +15,8 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30198,
-    "lines of the tests": 39335,
-    "words of README": 1500,
+    "lines of the tests": 39374,
+    "words of README": 1497,
     "words of the series": 111899,
     "lines of code of the series": 18003,
 }

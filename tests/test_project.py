@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import pytest
 import torch
@@ -238,6 +239,44 @@ def test_an_install_that_fails_leaves_the_way_free_for_the_next(make):
     assert done.returncode == 2 and (make.folder / ".venv").exists()
     assert not (make.folder / ".installing").exists()
     assert not (make.folder / ".venv" / "installed").exists()
+
+
+def test_make_takes_the_cpu_build_from_its_index_or_says_that_it_could_not(make):
+    """A folder with a wheel of torch stands in the index's place, then one that is not there."""
+    pytest.importorskip("pip")
+    [pin] = (pin for pin in SERIES if pin.startswith("torch=="))
+    version = pin.removeprefix("torch==") + "+cpu"
+    index = make.folder / "simple" / "torch"
+    index.mkdir(parents=True)
+    info = f"torch-{version}.dist-info"
+    with zipfile.ZipFile(index / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}"
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any")
+        wheel.writestr(f"{info}/RECORD", "")
+    (index / "index.html").write_text(f"<a href='torch-{version}-py3-none-any.whl'>it</a>")
+    put(
+        make.folder / "pip",
+        f"""echo "$@" >> asked; case "$*" in *--index-url*)
+    exec '{sys.executable}' "$@" --isolated --target got;; esac""",
+    )
+    whole = f"""exec '{sys.executable}' "$@\""""
+    made = "mkdir -p .venv/bin; cp pip .venv/bin/python"
+    put(make.folder / "python", f'case "$*" in "-m venv .venv") {made};; *) {whole};; esac')
+    for there in (True, False):
+        url = (index.parent if there else make.folder / "gone").as_uri()
+        done = make(".venv/installed", "PYTHON=./python", f"TORCH_INDEX={url}")
+        assert done.returncode == 0, done.stderr
+        assert (f"note: {pin} did not come from {url}: pip takes its usual" in done.stdout) != there
+        assert (make.folder / "got" / info).exists()
+        (make.folder / ".venv" / "installed").unlink()
+    make(".venv/installed", "PYTHON=./python", "TORCH_INDEX=")
+    asked = (make.folder / "asked").read_text().splitlines()
+    assert [("--index-url" in line, "-e .[series]" in line) for line in asked] == [
+        *[(True, False), (False, True)] * 2,
+        (False, True),
+    ]
 
 
 def test_make_says_where_it_cannot_write(make):
