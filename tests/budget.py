@@ -15,10 +15,10 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30198,
-    "lines of the tests": 39374,
+    "lines of the tests": 39375,
     "words of README": 1497,
-    "words of the series": 111899,
-    "lines of code of the series": 18003,
+    "words of the series": 111689,
+    "lines of code of the series": 18006,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

@@ -56,7 +56,7 @@ def map_of_the_round(
 
     loop: the chapter that ties them together. whole: those about all of it, in rows of boxes below.
     """
-    axes, step = sheet("Every chapter has its place in one round", 8.6, 4.9), 84 / len(stations)
+    axes, step = sheet("Every chapter has its place in one round", 8.6, 5.8), 84 / len(stations)
     middles = [step * (i + 0.5) - 1 for i in range(len(stations))]
     for x, (kind, (what, chapters)) in zip(middles, stations.items(), strict=True):
         left = x - step / 2 + 2
@@ -68,9 +68,9 @@ def map_of_the_round(
     axes.plot(way, [10, 6, 6, 7], color=GREY, linewidth=1.4)
     arrow(axes, (middles[0], 6), (middles[0], 10))
     words(axes, 42, 4.5, loop, fontsize=9)
-    words(axes, 42, 33.5, "and the whole of it", fontsize=9)
+    words(axes, 42, 37, "and the whole of it", fontsize=9)
     for row, chapters in enumerate(whole):
         wide = 84 / len(chapters)
         for i, chapter in enumerate(chapters):
-            box(axes, 1 + wide * i, 36 + 6 * row, wide - 1, 5, chapter)
+            box(axes, 1 + wide * i, 39.5 + 6 * row, wide - 1, 5, chapter)
     return axes.figure
