@@ -14,8 +14,8 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30198,
-    "lines of the tests": 39375,
+    "lines of the package": 30213,
+    "lines of the tests": 39398,
     "words of README": 1497,
     "words of the series": 111689,
     "lines of code of the series": 18006,

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 from nanogpt.course.notebook import add_to, attempt, your_guess
 
@@ -27,6 +28,28 @@ def test_a_wrong_answer_hears_why(capsys):
     with pytest.raises(AssertionError, match="twice 2 is 4"):
         attempt(check_doubling, lambda x: x)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    {
+        "lambda x: x": "✗ twice 2 is 4",
+        "asserts": "Traceback",  # the reader's own
+        "lambda x: x / 0": "Traceback",
+    }.items(),
+)
+def test_a_notebook_shows_the_sentence_alone(answer, shown, capsys):
+    """It is an error all the same; what the answer itself raises keeps its traceback."""
+    shell = InteractiveShell()
+    shell.run_cell("from nanogpt.course.notebook import attempt")
+    shell.run_cell("def asserts(x):\n    assert x == 4, 'mine'")
+    shell.run_cell("def check(double):\n    assert double(2) == 4, 'twice 2 is 4'")
+    capsys.readouterr()
+    done = shell.run_cell(f"attempt(check, {answer})")
+    said = capsys.readouterr().out
+    assert not done.success and shown in said
+    assert (len(said.splitlines()) == 1) == shown.startswith("✗")
+    assert isinstance(done.error_in_exec, ZeroDivisionError if "/" in answer else AssertionError)
 
 
 def test_an_error_of_pytorch_is_no_untouched_stub(capsys):
