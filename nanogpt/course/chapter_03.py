@@ -17,20 +17,26 @@ from nanogpt.show.figures import GREY, STYLE, Picture, shown
 
 
 def judge(mine: Callable) -> None:
-    """*Your turn* of 03: the table of pairs, one added to each count, of three small texts.
+    """*Your turn* of 03: the table of pairs, one added to each count, of four texts.
 
     mine(tokens (N,), V) returns rows of probabilities (V, V), as a tensor, an array or lists.
     Raises AssertionError for a changed text, a wrong shape, or a wrong entry, with its likely slip.
     """
-    for text, V in (([0, 1, 0, 0, 1, 0, 2], 3), ([2, 2, 2, 0], 5), ([3, 0, 1] * 9 + [3, 3], 4)):
-        tokens = torch.tensor(text)
+    long = [11, 1, 1, 11, 0] + [1, 0] * 300
+    small = ([0, 1, 0, 0, 1, 0, 2], 3), ([2, 2, 2, 0], 5), ([3, 0, 1] * 9 + [3, 3], 4)
+    for text, V in (*small, (long, 12)):
+        tokens, named = torch.tensor(text), f"the text {text}"
+        if text is long:
+            named = (
+                f"a text of {len(text)} tokens that begins {text[:8]} (the short ones are right)"
+            )
         try:
             table = mine(tokens, V)
         except NotImplementedError:
             raise
         except (RuntimeError, IndexError, ValueError) as error:
             raise AssertionError(
-                f"in the text {text} of {V} possible tokens yours raised: {error}; is there room "
+                f"in {named}, of {V} possible tokens, yours raised: {error}; is there room "
                 "for pairs, and tokens, that never occur?"
             ) from error
         assert tokens.tolist() == text, "the tokens you were given have changed; leave them alone"
@@ -52,7 +58,7 @@ def judge(mine: Callable) -> None:
         if not bool((off < 1e-6).all()):  # also where it is NaN
             i, j = divmod(int(off.nan_to_num(nan=9.0).argmax()), V)  # the worst
             raise AssertionError(
-                f"in the text {text}, token {j} after token {i} gets {table[i, j]:.3f}, not "
+                f"in {named}, token {j} after token {i} gets {table[i, j]:.3f}, not "
                 f"{right[i, j]:.3f}: {slip_of_table(table, text, V)}"
             )
 
@@ -85,6 +91,8 @@ def slip_of_table(table: Tensor, text: list[int], V: int) -> str:
             f"the rows sum to {said}, not to 1: after counting, divide each row by its own sum "
             "(keepdim=True makes the sums a column)"
         )
+    if len(text) > 100:
+        return "does yours take tokens of two digits, and counts of hundreds?"
     return "count the pairs by hand and compare"
 
 
