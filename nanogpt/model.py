@@ -180,8 +180,8 @@ class GPTLanguageModel(nn.Module):
         T, P = idx.shape[1], cache_length(past_kvs)
         pos = self.positions(idx, P, pos)
         mask = causal_mask(T, P, idx.device) if attn_mask is None else attn_mask
-        bias = torch.zeros(mask.shape, device=idx.device).masked_fill(~mask, -torch.inf)
-        return self.token_embedding_table(idx) + self.position_embedding_table(pos), bias
+        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
+        return x, torch.where(mask, 0.0, -torch.inf)
 
     def states(
         self,

@@ -25,13 +25,9 @@ def judge(mine: Callable) -> None:
     Raises AssertionError where a result is missing or has another shape, keys or values are not the
     layers', the input is changed, or the output is not the average that the bias allows.
     """
-    generator = torch.Generator().manual_seed(0)
-    head = Head(GPTConfig(n_head=6, n_embd=18)).requires_grad_(False)
-    for layer in (head.query, head.key, head.value):
-        layer.weight.copy_(torch.randn(3, 18, generator=generator) / 2)
-    x = torch.randn(2, 5, 18, generator=generator)  # B, T, C; hs is 3
+    head, computed = toy_head()
+    x = torch.randn(2, 5, 18, generator=torch.Generator().manual_seed(1))  # B, T, C; hs is 3
     causal = torch.full((5, 5), -torch.inf).triu(diagonal=1)
-    computed = watched(head)
     for bias in (torch.zeros(5, 5), causal, causal.T):
         out, (k, v) = head(x, bias)
         given = x.clone(), bias.clone()
@@ -64,17 +60,17 @@ def judge(mine: Callable) -> None:
         check_work(computed, 10)
 
 
-def watched(head: Head) -> Counter:
-    """Counts the vectors that each layer of the head computes from now on."""
-    computed: Counter = Counter()
-    names = {getattr(head, name): name for name in ("query", "key", "value")}
-
-    def count(layer, given):
-        computed[names[layer]] += given[0].shape[:-1].numel()
-
-    for layer in names:
-        layer.register_forward_pre_hook(count)
-    return computed
+def toy_head() -> tuple[Head, Counter]:
+    """A head, C = 18 and hs = 3, and the number of vectors that each of its layers computes."""
+    generator = torch.Generator().manual_seed(0)
+    head, computed = Head(GPTConfig(n_head=6, n_embd=18)).requires_grad_(False), Counter()
+    for name in ("query", "key", "value"):
+        layer = getattr(head, name)
+        layer.weight.copy_(torch.randn(3, 18, generator=generator) / 2)
+        layer.register_forward_pre_hook(
+            lambda _, x, name=name: computed.update({name: x[0].shape[:-1].numel()})
+        )
+    return head, computed
 
 
 def check_work(computed: Counter, n: int) -> None:

@@ -11,8 +11,8 @@ import matplotlib as mpl
 import torch
 from torch import Tensor
 
-from nanogpt.course.chapter_01 import check_work, watched
-from nanogpt.model import GPTConfig, Head, causal_mask
+from nanogpt.course.chapter_01 import check_work, toy_head
+from nanogpt.model import causal_mask
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
 
@@ -23,12 +23,9 @@ def judge(mine: Callable) -> None:
     mine(head, x (B, T, C), past_kv) returns the output (B, T, hs) and the longer (k, v). Raises
     AssertionError for a changed cache, a wrong shape, order or mask.
     """
-    generator = torch.Generator().manual_seed(0)
-    head = Head(GPTConfig(n_head=6, n_embd=18)).requires_grad_(False).double()
-    for layer in (head.query, head.key, head.value):
-        layer.weight.copy_(torch.randn(3, 18, generator=generator) / 2)
-    x = torch.randn(2, 6, 18, generator=generator).double()  # B, T, C; hs is 3
-    computed = watched(head)
+    head, computed = toy_head()
+    head.double()
+    x = (7.0 * torch.arange(216, dtype=torch.float64)).sin().view(2, 6, 18)
     for P, T in ((3, 1), (2, 4), (0, 3), (4, 2)):
         bias = torch.zeros(P + T, P + T).masked_fill(~causal_mask(P + T), -torch.inf)
         whole, kv = head(x[:, : P + T], bias)  # without a cache: all of it at once

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.show.diagrams import arrow, box, sheet, words
-from nanogpt.show.figures import GREY, STYLE, Picture, shown
+from nanogpt.show.figures import DRAFT, GREY, STYLE, Picture, picture, shown
 
 
 def judge(mine: Callable) -> None:
@@ -126,4 +126,32 @@ def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -
     box(axes, 9, end, 6, 5, shown(guesses[-1]), "draft")
     words(axes, 1, end + 2.5, f"guess {len(guesses)}", ha="left")
     words(axes, 19, end + 2.5, "each guess keeps the whole row that it was drawn from", ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def map_of_pairs(table: Tensor, chars: str, marked: Sequence[str]) -> Picture:
+    """The table (V, V) of a vocabulary in sorted order: white is 0, the darkest blue its largest.
+
+    marked: pairs of characters whose cells are circled and named.
+    """
+    title = "After most characters, only a few others are likely"
+    axes = picture(title, "next character", "current character", 8, 7.4)
+    image = axes.imshow(table, cmap="Blues", vmin=0, aspect="auto")
+    axes.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
+    starts = [chars.index(first) for first in "!Aa"] + [len(chars)]
+    names = ["⏎␣", shown(chars[2 : starts[1]]), "A … Z", "a … z"]
+    middles = [(a + b - 1) / 2 for a, b in pairwise([0, *starts])]
+    axes.set_xticks(middles, names)
+    axes.set_yticks(middles, names)
+    axes.grid(visible=False)
+    for start in starts[:3]:
+        axes.axhline(start - 0.5, color=GREY, linewidth=0.8)
+        axes.axvline(start - 0.5, color=GREY, linewidth=0.8)
+    for pair in marked:
+        y, x = map(chars.index, pair)
+        axes.plot(x, y, "o", markersize=13, fillstyle="none", color=DRAFT, markeredgewidth=2)
+        axes.text(x + 1.5, y, f"{pair[0]} → {shown(pair[1])}", va="center")
+    axes.text(middles[2], middles[3], "empty", ha="center", va="center", color=GREY)
+    axes.figure.rows = [f"circled: {', '.join(f'{a} → {shown(b)}' for a, b in marked)}"]
     return axes.figure

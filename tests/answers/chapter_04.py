@@ -140,7 +140,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, new_kvs = target(torch.tensor([current_token, *candidates]), past_kvs=past_kvs)
     return sampling.probs(logits), new_kvs
 """,
-            "have shape (5,), not (B, T)",
+            "the target takes tokens (B, T)",
         ),
         (  # a pass for each question
             """
@@ -332,7 +332,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, kvs = target(torch.cat(tokens)[None], past_kvs=past_kvs)
     return sampling.probs(logits[0, len(unread) :]), kvs
 """,
-            "with an empty list of candidates, yours raised",
+            "with candidates [] yours raised",
         ),
     ],
     1: [
