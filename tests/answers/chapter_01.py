@@ -42,6 +42,16 @@ def my_head_forward(head, x, attn_bias):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True) @ v, (k, v)
 """,
+        # a position at a time: no vector is computed twice
+        """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = (
+        torch.stack([layer(x[:, t]) for t in range(x.shape[1])], dim=1)
+        for layer in (head.query, head.key, head.value)
+    )
+    scores = torch.einsum("bic,bjc->bij", q, k) * k.shape[-1] ** -0.5 + attn_bias
+    return torch.einsum("bij,bjc->bic", scores.softmax(dim=-1), v), (k, v)
+""",
     ],
     1: [
         """
