@@ -26,7 +26,7 @@ def judge(mine: Callable) -> None:
     layers', the input is changed, or the output is not the average that the bias allows.
     """
     head, computed = toy_head()
-    x = torch.randn(2, 5, 18, generator=torch.Generator().manual_seed(1))  # B, T, C; hs is 3
+    x = (7.0 * torch.arange(180)).sin().view(2, 5, 18)  # B, T, C; hs is 3
     causal = torch.full((5, 5), -torch.inf).triu(diagonal=1)
     for bias in (torch.zeros(5, 5), causal, causal.T):
         out, (k, v) = head(x, bias)
