@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
+import torch
 from torch import Tensor
 
 KV = tuple[Tensor, Tensor]  # of one head: k and v, each (B, P, hs)
@@ -33,12 +34,18 @@ cache_length = by_kind = singledispatch(cache_length)
 by_kind.register(CacheObject, lambda kvs: kvs.length)
 
 
+def appended(past_kv: KV | None, k: Tensor, v: Tensor) -> KV:
+    """One head's P old keys and values, if any, then T new ones: two (B, P+T, hs)."""
+    if past_kv is None:
+        return k, v
+    return torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+
+
 @singledispatch
 def first(kvs: KVCache, n: int) -> KVCache:
-    """The cache's first n entries."""
+    """The first n entries of a cache of tuples; an object registers its own."""
     if n == cache_length(kvs):
         return kvs
-    # An object registers its own: these are tuples.
     return tuple(tuple((k[:, :n], v[:, :n]) for k, v in x) for x in kvs)  # type: ignore[union-attr]
 
 

@@ -76,10 +76,7 @@ class Generation:
 
     @property
     def alpha(self) -> float:
-        """Accepted candidates per examined one, an estimate of α; NaN if none was drafted.
-
-        A candidate after a rejected one was never examined.
-        """
+        """Accepted candidates per examined one, an estimate of α; NaN if none was drafted."""
         examined = sum(r.n_examined for r in self.rounds)
         return sum(r.n_accepted for r in self.rounds) / examined if examined else float("nan")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nanogpt.cache import KV, KVCache, cache_length
+from nanogpt.cache import KV, KVCache, appended, cache_length
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,12 @@ class Head(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, attn_bias: Tensor, past_kv: KV | None = None) -> tuple[Tensor, KV]:
-        """x (B, T, C), attn_bias (T, P+T) or (B, T, P+T), past_kv two (B, P, hs) or None.
+        """x (B, T, C), past_kv two (B, P, hs) or None -> (B, T, hs), keys and values (B, P+T, hs).
 
-        The bias is 0 where a row may attend and -inf where it may not. Returns the head's output
-        (B, T, hs) and its keys and values, two (B, P+T, hs).
+        attn_bias (T, P+T) or (B, T, P+T) is 0 where a row may attend and -inf where it may not.
         """
-        q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, hs) each
-        if past_kv is not None:
-            k = torch.cat([past_kv[0], k], dim=1)  # (B, P+T, hs)
-            v = torch.cat([past_kv[1], v], dim=1)
+        q = self.query(x)  # (B, T, hs)
+        k, v = appended(past_kv, self.key(x), self.value(x))  # (B, P+T, hs) each
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)  # (B, T, P+T)
         weights = self.dropout(F.softmax(scores + attn_bias, dim=-1))
         return weights @ v, (k, v)
@@ -183,9 +180,8 @@ class GPTLanguageModel(nn.Module):
         T, P = idx.shape[1], cache_length(past_kvs)
         pos = self.positions(idx, P, pos)
         mask = causal_mask(T, P, idx.device) if attn_mask is None else attn_mask
-        zeros = torch.zeros(mask.shape, device=idx.device)
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
-        return x, zeros.masked_fill(~mask, -torch.inf)
+        return x, torch.where(mask, 0.0, -torch.inf)
 
     def states(
         self,

@@ -5,6 +5,7 @@ The turn: the forward of a head.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -24,22 +25,20 @@ def judge(mine: Callable) -> None:
     Raises AssertionError where a result is missing or has another shape, keys or values are not the
     layers', the input is changed, or the output is not the average that the bias allows.
     """
-    generator = torch.Generator().manual_seed(0)
-    head = Head(GPTConfig(n_head=2, n_embd=8)).requires_grad_(False)
-    for layer in (head.query, head.key, head.value):
-        layer.weight.copy_(torch.randn(4, 8, generator=generator))
-    x = torch.randn(3, 5, 8, generator=generator)  # B, T, C; hs is 4
+    head, computed = toy_head()
+    x = (7.0 * torch.arange(180)).sin().view(2, 5, 18)  # B, T, C; hs is 3
     causal = torch.full((5, 5), -torch.inf).triu(diagonal=1)
     for bias in (torch.zeros(5, 5), causal, causal.T):
         out, (k, v) = head(x, bias)
         given = x.clone(), bias.clone()
+        computed.clear()
         try:
             got = mine(head, *given)
         except NotImplementedError:
             raise
         except RuntimeError as error:
             raise AssertionError(
-                f"yours raised: {error}; x is (3, 5, 8), and .T reverses all dimensions, "
+                f"yours raised: {error}; x is (2, 5, 18), and .T reverses all dimensions, "
                 ".transpose(-2, -1) swaps the last two"
             ) from error
         unchanged = torch.equal(given[0], x) and torch.equal(given[1], bias)
@@ -51,13 +50,36 @@ def judge(mine: Callable) -> None:
             message = "return two: the output, and the pair (keys, values), all of them tensors"
             raise AssertionError(message) from error
         for name, t in (("output", output), ("keys", keys), ("values", values)):
-            shape, right = tuple(t.shape), "(B, T, hs) = (3, 5, 4)"
-            assert shape == (3, 5, 4), f"the shape of the {name} is {shape}, not {right}"
+            shape, right = tuple(t.shape), "(B, T, hs) = (2, 5, 3)"
+            assert shape == (2, 5, 3), f"the shape of the {name} is {shape}, not {right}"
         assert near(keys, k), "the keys that you return are not those of head.key"
         assert near(values, v), "the values that you return are not those of head.value"
         if not near(output, out):
             whys = [why for why, slip in slips_of_a_head(head, x, bias) if near(output, slip)]
             raise AssertionError([*whys, "the output is not the weighted average of the values"][0])
+        check_work(computed, 10)
+
+
+def toy_head() -> tuple[Head, Counter]:
+    """A head, C = 18 and hs = 3, and the number of vectors that each of its layers computes."""
+    generator = torch.Generator().manual_seed(0)
+    head, computed = Head(GPTConfig(n_head=6, n_embd=18)).requires_grad_(False), Counter()
+    for name in ("query", "key", "value"):
+        layer = getattr(head, name)
+        layer.weight.copy_(torch.randn(3, 18, generator=generator) / 2)
+        layer.register_forward_pre_hook(
+            lambda _, x, name=name: computed.update({name: x[0].shape[:-1].numel()})
+        )
+    return head, computed
+
+
+def check_work(computed: Counter, n: int) -> None:
+    """Raise AssertionError if a head's layer computed the n vectors that are new several times."""
+    for name, vectors in computed.items():
+        assert vectors <= 2 * n, (
+            f"right, but head.{name} computed {vectors} vectors, and there are {n} new ones "
+            "(B · T): one call gives those of all positions"
+        )
 
 
 def slips_of_a_head(head: Head, x: Tensor, bias: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -11,8 +11,8 @@ import matplotlib as mpl
 import torch
 from torch import Tensor
 
+from nanogpt.course.chapter_01 import check_work, toy_head
 from nanogpt.model import causal_mask
-from nanogpt.proof.toys import toy_target
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
 
@@ -23,12 +23,14 @@ def judge(mine: Callable) -> None:
     mine(head, x (B, T, C), past_kv) returns the output (B, T, hs) and the longer (k, v). Raises
     AssertionError for a changed cache, a wrong shape, order or mask.
     """
-    head = toy_target(5, 8).blocks[0].sa.heads[0]
-    x = (7.0 * torch.arange(48, dtype=torch.float64)).sin().view(2, 6, 4)
-    for P, T in ((3, 1), (2, 4), (0, 3)):
+    head, computed = toy_head()
+    head.double()
+    x = (7.0 * torch.arange(216, dtype=torch.float64)).sin().view(2, 6, 18)
+    for P, T in ((3, 1), (2, 4), (0, 3), (4, 2)):
         bias = torch.zeros(P + T, P + T).masked_fill(~causal_mask(P + T), -torch.inf)
         whole, kv = head(x[:, : P + T], bias)  # without a cache: all of it at once
         past = tuple(t[:, :P].clone() for t in kv) if P else None
+        computed.clear()
         made = mine(head, x[:, P : P + T].clone(), past)
         case = f"after P = {P} cached tokens and T = {T} new ones"
         try:
@@ -49,6 +51,7 @@ def judge(mine: Callable) -> None:
                 "were, then the new ones in order"
             )
         check_output(out, whole[:, P:], case)
+        check_work(computed, 2 * T)
 
 
 def check_output(out: Tensor, right: Tensor, case: str) -> None:

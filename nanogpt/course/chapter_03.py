@@ -13,24 +13,30 @@ import torch
 from torch import Tensor
 
 from nanogpt.show.diagrams import arrow, box, sheet, words
-from nanogpt.show.figures import GREY, STYLE, Picture, shown
+from nanogpt.show.figures import DRAFT, GREY, STYLE, Picture, picture, shown
 
 
 def judge(mine: Callable) -> None:
-    """*Your turn* of 03: the table of pairs, one added to each count, of three small texts.
+    """*Your turn* of 03: the table of pairs, one added to each count, of four texts.
 
     mine(tokens (N,), V) returns rows of probabilities (V, V), as a tensor, an array or lists.
     Raises AssertionError for a changed text, a wrong shape, or a wrong entry, with its likely slip.
     """
-    for text, V in (([0, 1, 0, 0, 1, 0, 2], 3), ([2, 2, 2, 0], 5), ([3, 0, 1] * 9 + [3, 3], 4)):
-        tokens = torch.tensor(text)
+    long = [11, 1, 1, 11, 0] + [1, 0] * 300
+    small = ([0, 1, 0, 0, 1, 0, 2], 3), ([2, 2, 2, 0], 5), ([3, 0, 1] * 9 + [3, 3], 4)
+    for text, V in (*small, (long, 12)):
+        tokens, named = torch.tensor(text), f"the text {text}"
+        if text is long:
+            named = (
+                f"a text of {len(text)} tokens that begins {text[:8]} (the short ones are right)"
+            )
         try:
             table = mine(tokens, V)
         except NotImplementedError:
             raise
         except (RuntimeError, IndexError, ValueError) as error:
             raise AssertionError(
-                f"in the text {text} of {V} possible tokens yours raised: {error}; is there room "
+                f"in {named}, of {V} possible tokens, yours raised: {error}; is there room "
                 "for pairs, and tokens, that never occur?"
             ) from error
         assert tokens.tolist() == text, "the tokens you were given have changed; leave them alone"
@@ -52,7 +58,7 @@ def judge(mine: Callable) -> None:
         if not bool((off < 1e-6).all()):  # also where it is NaN
             i, j = divmod(int(off.nan_to_num(nan=9.0).argmax()), V)  # the worst
             raise AssertionError(
-                f"in the text {text}, token {j} after token {i} gets {table[i, j]:.3f}, not "
+                f"in {named}, token {j} after token {i} gets {table[i, j]:.3f}, not "
                 f"{right[i, j]:.3f}: {slip_of_table(table, text, V)}"
             )
 
@@ -85,6 +91,8 @@ def slip_of_table(table: Tensor, text: list[int], V: int) -> str:
             f"the rows sum to {said}, not to 1: after counting, divide each row by its own sum "
             "(keepdim=True makes the sums a column)"
         )
+    if len(text) > 100:
+        return "does yours take tokens of two digits, and counts of hundreds?"
     return "count the pairs by hand and compare"
 
 
@@ -118,4 +126,32 @@ def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -
     box(axes, 9, end, 6, 5, shown(guesses[-1]), "draft")
     words(axes, 1, end + 2.5, f"guess {len(guesses)}", ha="left")
     words(axes, 19, end + 2.5, "each guess keeps the whole row that it was drawn from", ha="left")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def map_of_pairs(table: Tensor, chars: str, marked: Sequence[str]) -> Picture:
+    """The table (V, V) of a vocabulary in sorted order: white is 0, the darkest blue its largest.
+
+    marked: pairs of characters whose cells are circled and named.
+    """
+    title = "After most characters, only a few others are likely"
+    axes = picture(title, "next character", "current character", 8, 7.4)
+    image = axes.imshow(table, cmap="Blues", vmin=0, aspect="auto")
+    axes.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
+    starts = [chars.index(first) for first in "!Aa"] + [len(chars)]
+    names = ["⏎␣", shown(chars[2 : starts[1]]), "A … Z", "a … z"]
+    middles = [(a + b - 1) / 2 for a, b in pairwise([0, *starts])]
+    axes.set_xticks(middles, names)
+    axes.set_yticks(middles, names)
+    axes.grid(visible=False)
+    for start in starts[:3]:
+        axes.axhline(start - 0.5, color=GREY, linewidth=0.8)
+        axes.axvline(start - 0.5, color=GREY, linewidth=0.8)
+    for pair in marked:
+        y, x = map(chars.index, pair)
+        axes.plot(x, y, "o", markersize=13, fillstyle="none", color=DRAFT, markeredgewidth=2)
+        axes.text(x + 1.5, y, f"{pair[0]} → {shown(pair[1])}", va="center")
+    axes.text(middles[2], middles[3], "empty", ha="center", va="center", color=GREY)
+    axes.figure.rows = [f"circled: {', '.join(f'{a} → {shown(b)}' for a, b in marked)}"]
     return axes.figure

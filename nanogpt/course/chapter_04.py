@@ -6,6 +6,7 @@ The turn: one pass for K + 1 answers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import matplotlib as mpl
 import torch
@@ -29,25 +30,21 @@ def judge(mine: Callable) -> None:
     """
     target, passes = toy_target(7, 16), []
 
-    def states(idx, *args, **kwargs):
-        passes.append(1)
-        shape = tuple(idx.shape)
-        assert len(shape) == 2, f"the tokens that the pass got have shape {shape}, not (B, T)"
-        return type(target).states(target, idx, *args, **kwargs)
-
-    target.states = states  # every pass comes through here, also that of target.forward
-    plain = Sampling()
+    block = target.blocks[0]  # every pass comes through here
+    hook = block.register_forward_pre_hook(lambda _, x: passes.append(x[0].shape[:-1].numel()))
+    plain, text = Sampling(), [3, 1, 4, 1, 5, 2, 6, 0]
     try:  # P tokens before the current one, of which the cache holds the first n
-        for P, n, sampling in (
-            (3, 3, plain),
-            (3, 3, Sampling(0.5, top_k=3)),
-            (0, 0, plain),
-            (3, 0, plain),
-            (3, 1, plain),
+        for P, n, K, sampling in (
+            (3, 3, 4, plain),
+            (3, 3, 4, Sampling(0.5, top_k=4, top_p=0.8)),
+            (0, 0, 4, plain),
+            (3, 0, 4, plain),
+            (3, 1, 2, plain),
+            (2, 2, 0, plain),
         ):
-            judge_pass(mine, target, passes, [3, 1, 4, 1, 5, 2, 6, 0][: P + 5], P, n, sampling)
+            judge_pass(mine, target, passes, text[: P + 1 + K], P, n, sampling)
     finally:
-        del target.states
+        hook.remove()
 
 
 def judge_pass(
@@ -55,11 +52,17 @@ def judge_pass(
 ) -> None:
     """One case of the judge: text[P] is current, the cache holds text[:n], and text[n:P] is unread.
 
-    passes: grows with every pass of the target. Raises AssertionError.
+    passes: how many tokens each pass of the target reads. Raises AssertionError.
     """
     given, unread, past_kvs = text[P + 1 :], text[n:P], prefill(target, text[:n])
     passes.clear()
-    made = mine(target, text[P], given, past_kvs, sampling, unread)
+    try:
+        made = mine(target, text[P], given, past_kvs, sampling, unread)
+    except NotImplementedError:
+        raise
+    except (RuntimeError, IndexError) as error:
+        message = f"with candidates {given} yours raised: {error}; the target takes tokens (B, T)"
+        raise AssertionError(message) from error
     try:
         rows, new_kvs = made
         rows, length = torch.stack([torch.as_tensor(r) for r in rows]), cache_length(new_kvs)
@@ -69,6 +72,9 @@ def judge_pass(
         raise AssertionError(message) from error
     T = len(text) - n
     assert len(passes) < 2, f"{len(passes)} passes: all {T} tokens are known, one will do"
+    assert sum(passes) <= T, (
+        f"the pass read {sum(passes)} tokens: {T} will do, each of the text's once, in a batch of 1"
+    )
     assert given == text[P + 1 :], f"the caller's list of candidates is changed: {given}"
     assert unread == text[n:P], f"the caller's list of unread tokens is changed: {unread}"
     check_rows(rows, target, text, P, n, sampling)
@@ -99,6 +105,7 @@ def check_rows(rows: Tensor, target, text: list[int], P: int, n: int, sampling: 
     slips = {  # what the rows would be
         "these are logits; `sampling` turns them into probabilities": logits,
         "`sampling` was not asked": Sampling().probs(logits),
+        "`sampling` has a top-p, too": replace(sampling, top_p=None).probs(logits),
         "it is p one token further on": torch.cat([right[1:], right[-1:]]),
         "the unread tokens did not enter": sampling.probs(skipped),
         "the pass did not see the cache": sampling.probs(alone),

@@ -261,24 +261,6 @@ def grid(
 
 
 @mpl.rc_context(STYLE)
-def table(
-    values: Sequence[Sequence[float]],
-    labels: Sequence[str],
-    title: str,
-    xlabel: str,
-    ylabel: str,
-) -> Picture:
-    """A square table too large for numbers: white is 0, the darkest blue its largest value."""
-    axes = picture(title, xlabel, ylabel, 8, 7.4)
-    image = axes.imshow(np.asarray(values, dtype=float), cmap="Blues", vmin=0, aspect="auto")
-    axes.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01)
-    axes.set_xticks(range(len(labels)), labels, fontsize=7)
-    axes.set_yticks(range(len(labels)), labels, fontsize=7)
-    axes.grid(visible=False)
-    return axes.figure
-
-
-@mpl.rc_context(STYLE)
 def overlap(
     labels: Sequence[str],
     p: Sequence[float],

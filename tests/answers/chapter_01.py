@@ -42,6 +42,16 @@ def my_head_forward(head, x, attn_bias):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True) @ v, (k, v)
 """,
+        # a position at a time: no vector is computed twice
+        """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = (
+        torch.stack([layer(x[:, t]) for t in range(x.shape[1])], dim=1)
+        for layer in (head.query, head.key, head.value)
+    )
+    scores = torch.einsum("bic,bjc->bij", q, k) * k.shape[-1] ** -0.5 + attn_bias
+    return torch.einsum("bij,bjc->bic", scores.softmax(dim=-1), v), (k, v)
+""",
     ],
     1: [
         """
@@ -208,7 +218,7 @@ def my_head_forward(head, x, attn_bias):
     scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
     return F.softmax(scores + attn_bias, dim=-1), (k, v)
 """,
-            "the shape of the output is (3, 5, 5)",
+            "the shape of the output is (2, 5, 5)",
         ),
         (
             """
@@ -217,6 +227,27 @@ def my_head_forward(head, x, attn_bias):
     return head(x, attn_bias)
 """,
             "you changed x or attn_bias in place",
+        ),
+        (  # computes all of it again for each row
+            """
+def my_head_forward(head, x, attn_bias):
+    rows = []
+    for i in range(x.shape[1]):
+        q, k, v = head.query(x), head.key(x), head.value(x)
+        scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+        rows.append(((scores + attn_bias).softmax(dim=-1) @ v)[:, i])
+    return torch.stack(rows, dim=1), (k, v)
+""",
+            "head.query computed 50 vectors, and there are 10 new ones",
+        ),
+        (  # divides by the 4 of the shipped target, whatever the head's size
+            """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / 4
+    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
+""",
+            "not the weighted average of the values",
         ),
     ],
     1: [

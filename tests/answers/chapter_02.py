@@ -107,7 +107,7 @@ def my_cached_step(head, x, past_kv):
     scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
     return F.softmax(scores, dim=-1) @ v, (k, v)
 """,
-            "k has shape (2, 1, 2), not (B, P+T, hs) = (2, 4, 2)",
+            "k has shape (2, 1, 3), not (B, P+T, hs) = (2, 4, 3)",
         ),
         (  # only the new entries come back
             """
@@ -197,7 +197,7 @@ def my_cached_step(head, x, past_kv):
     scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
     return F.softmax(scores, dim=-1) @ v, (k, v)
 """,
-            "not (B, T, hs) = (2, 1, 2): only new tokens ask",
+            "not (B, T, hs) = (2, 1, 3): only new tokens ask",
         ),
         (  # the pair is lost
             """
@@ -239,6 +239,34 @@ def my_cached_step(head, x, past_kv):
     return F.softmax(scores, dim=-1) @ v, (k, v)
 """,
             "the cache you were given has changed",
+        ),
+        (  # computes the new tokens again for each of them
+            """
+def my_cached_step(head, x, past_kv):
+    outs = []
+    for t in range(x.shape[1]):
+        q, k, v = (layer(x[:, : t + 1]) for layer in (head.query, head.key, head.value))
+        if past_kv is not None:
+            k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+        scores = q[:, -1:] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        outs.append(F.softmax(scores, dim=-1) @ v)
+    return torch.cat(outs, dim=1), (k, v)
+""",
+            "right, but head.query computed 20 vectors, and there are 8 new ones",
+        ),
+        (  # a mask for a cache of two tokens
+            """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if x.shape[1] > 1:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(2 if past_kv else 0)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+""",
+            "after P = 4 cached tokens and T = 2 new ones, look at rows 0, 1",
         ),
     ],
     1: [

@@ -212,6 +212,26 @@ def my_counted_table(tokens, V):
 """,
             "nothing came back",
         ),
+        (  # a pair's number in base 10
+            """
+def my_counted_table(tokens, V):
+    table = torch.ones(V, V)
+    for number in (tokens[:-1] * 10 + tokens[1:]).tolist():
+        table[number // 10, number % 10] += 1
+    return table / table.sum(dim=1, keepdim=True)
+""",
+            "does yours take tokens of two digits",
+        ),
+        (  # counts of one byte
+            """
+def my_counted_table(tokens, V):
+    table = torch.ones(V, V, dtype=torch.uint8)
+    for first, second in zip(tokens[:-1], tokens[1:]):
+        table[first, second] += 1
+    return table / table.sum(dim=1, keepdim=True)
+""",
+            "and counts of hundreds?",
+        ),
     ],
     1: [
         (  # [c, b, a]

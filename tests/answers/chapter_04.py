@@ -6,7 +6,7 @@ RIGHT = {
         """
 def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     current = torch.tensor([[*unread, current_token]])
-    idx = torch.cat([current, torch.tensor(candidates)[None]], dim=1)
+    idx = torch.cat([current, torch.tensor([candidates], dtype=torch.long)], dim=1)
     logits, loss, cache = target(idx, past_kvs=past_kvs)
     return [sampling.probs(row) for row in logits.squeeze(0)[len(unread) :]], cache
 """,
@@ -140,7 +140,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     logits, _, new_kvs = target(torch.tensor([current_token, *candidates]), past_kvs=past_kvs)
     return sampling.probs(logits), new_kvs
 """,
-            "have shape (5,), not (B, T)",
+            "the target takes tokens (B, T)",
         ),
         (  # a pass for each question
             """
@@ -274,6 +274,65 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     return sampling.probs(logits[0])
 """,
             "return two things",
+        ),
+        (  # a copy of the text for each question
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    B, n = len(candidates) + 1, len(unread)
+    copies = past_kvs and tuple(
+        tuple((k.expand(B, -1, -1), v.expand(B, -1, -1)) for k, v in layer) for layer in past_kvs
+    )
+    idx = torch.tensor([[*unread, current_token, *candidates]] * B)
+    logits, _, kvs = target(idx, past_kvs=copies)
+    rows = torch.stack([logits[i, n + i] for i in range(B)])
+    return sampling.probs(rows), tuple(tuple((k[:1], v[:1]) for k, v in layer) for layer in kvs)
+""",
+            "the pass read 25 tokens: 5 will do",
+        ),
+        (  # one pass for the cache, then the blocks by hand for each row
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    idx, rows = torch.tensor([[*unread, current_token, *candidates]]), []
+    for n in range(len(unread) + 1, idx.shape[1] + 1):
+        x, bias = target.embed(idx[:, :n], None, past_kvs, None)
+        for block, past in zip(target.blocks, past_kvs or [None] * len(target.blocks)):
+            x, _ = block(x, bias, past)
+        rows.append(sampling.probs(target.lm_head(target.ln_f(x[0, -1]))))
+    return rows, target(idx, past_kvs=past_kvs)[2]
+""",
+            "6 passes: all 5 tokens are known",
+        ),
+        (  # five rows, whatever K is
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    logits, _, kvs = target(
+        torch.tensor([[*unread, current_token, *candidates]]), past_kvs=past_kvs
+    )
+    return sampling.probs(logits[0, -5:]), kvs
+""",
+            "shape (5, 7), not (K+1, V) = (3, 7)",
+        ),
+        (  # a rule of its own, without top-p
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    idx = torch.tensor([[*unread, current_token, *candidates]])
+    logits, _, kvs = target(idx, past_kvs=past_kvs)
+    logits = logits[0, len(unread) :] / sampling.temperature
+    if sampling.top_k:
+        least = logits.topk(sampling.top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    return logits.softmax(dim=-1), kvs
+""",
+            "`sampling` has a top-p, too",
+        ),
+        (  # no guess: an empty list becomes a tensor of floats
+            """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    tokens = [torch.tensor([*unread, current_token]), torch.tensor(candidates)]
+    logits, _, kvs = target(torch.cat(tokens)[None], past_kvs=past_kvs)
+    return sampling.probs(logits[0, len(unread) :]), kvs
+""",
+            "with candidates [] yours raised",
         ),
     ],
     1: [
