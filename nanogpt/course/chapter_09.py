@@ -20,8 +20,7 @@ SUMS = [f"__{side}{op}__" for op in ("add", "sub", "mul", "truediv", "pow") for 
 def judge(mine: Callable) -> None:
     """Judges the mean tokens of a round (chapter 09): a sum of powers of alpha, edges included.
 
-    Raises AssertionError with the name of the slip, where it is a well-known one, and for an answer
-    that walks all 2^K ways in which the coins can fall.
+    Raises AssertionError with the name of the slip; walking all 2^K ways of the coins is one.
     """
     cases = [(0.6, 3), (0.3, 1), (0.8, 5), (1.0, 4), (0.0, 3), (0.5, 0), (1.0, 0), (0.0, 0)]
     cases += [(0.999, 4), (0.9, 14)]
