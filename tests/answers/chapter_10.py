@@ -368,7 +368,7 @@ def my_row(counts, context, letters):
         for x in letters
     }
 """,
-            "contexts where 4 will do",
+            "contexts where 3 will do",
         ),
         (  # right, but it goes through all contexts of a text
             """
