@@ -10,27 +10,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import matplotlib as mpl
 
+from nanogpt.course.notebook import counting
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
 from nanogpt.show.figures import DRAFT, GREY, STYLE, Picture, shown
+
+WHOLE = "__iter__", "keys", "items"  # of a dictionary: who calls them goes through all of it
 
 
 def judge(mine: Callable) -> None:
     """Judges my_row(counts, context, letters): the row {letter: q} after a context, backed off.
 
-    A list of q in the order of `letters` will do. Tried on the counts of "abracadabra" up to two
-    letters of context. Raises AssertionError where a row is none, is not the longest known
-    context's, does not mix with its parent as Witten and Bell do, or `counts` is changed.
+    A list of q in the order of `letters` will do. Raises AssertionError where a row is none, is not
+    the longest known context's, does not mix with its parent as Witten and Bell do, `counts` is
+    changed, or far more of it is looked at than the walk needs.
     """
-    letters, counts = list("abcdr"), counts_of("abracadabra", 2)
-    for context in ("", "a", "ra", "cr", "za", "bra", "zz"):
-        right = row_of(counts, context)
+    cases = [("abracadabra", 2, "abcdr", x) for x in ("", "a", "ra", "cr", "za", "bra", "zz")]
+    cases += [("one hen, then ten", 3, " ,ehnotz", x) for x in ("the", "a hen", "on", "z")]
+    for text, order, letters, context in cases:
+        counts, letters = counts_of(text, order), list(letters)
+        right = row_of(counts, context, letters)
         known = next(context[i:] for i in range(len(context) + 1) if context[i:] in counts)
-        case = f"after {context!r}" + f", of which counts knows {known!r}" * (known != context)
+        case = f"{text!r}, after {context!r}"
+        case += f", of which counts knows {known!r}" * (known != context)
         try:
-            got = mine(counts, context, letters)
+            calls = Counter()
+            watched = counting(dict, calls, "get", "__getitem__", *WHOLE)(counts)
+            got = mine(watched, context, letters)
         except KeyError as error:
             raise AssertionError(f"{case}: KeyError {error}; walk only to what is known") from error
-        assert counts == counts_of("abracadabra", 2), f"{case}: counts was changed; leave it alone"
+        same = repr(watched) == repr(counts_of(text, order))  # an entry of 0 is a change, too
+        assert same, f"{case}: counts was changed; leave it alone"
         assert got is not None, f"{case}: None came back; return {{letter: q}}"
         try:
             row = got if isinstance(got, Mapping) else dict(zip(letters, got, strict=True))
@@ -43,7 +52,7 @@ def judge(mine: Callable) -> None:
         assert not missing, f"{case}: no q for the letters {missing}; each has a share above 0"
         more = [x for x in got if x not in letters]
         assert not more, f"{case}: a q for {more[0]!r}, which is none of the letters"
-        for fault, wrong in slips_of_back_off(counts, known):
+        for fault, wrong in slips_of_back_off(counts, known, letters):
             assert same_row(wrong, right) or not same_row(got, wrong), f"{case}: {fault}"
         total = sum(got.values())
         assert abs(total - 1) < 1e-4, (
@@ -53,6 +62,12 @@ def judge(mine: Callable) -> None:
         assert same_row(got, right), (
             f"{case}: q({worst}) is {got[worst]:.4f} instead of {right[worst]:.4f}; is every row "
             "on the way mixed with the one before it, down to the even row?"
+        )
+        most = 3 * len(letters) * (len(context) + 1)  # so an answer may look for each letter anew
+        looks = "all" if any(calls[name] for name in WHOLE) else calls.total()
+        assert looks != "all" and looks <= most, (
+            f"{case}: right, but it looks at {looks} contexts where {len(known) + 1} will do; go "
+            "from the root outward, a letter a step, and make each row once"
         )
 
 
@@ -65,11 +80,11 @@ def counts_of(text: str, order: int) -> dict[str, Counter]:
     return counts
 
 
-def row_of(counts, context: str, surprises: Callable = len, newest: bool = False) -> dict:
+def row_of(counts, context: str, letters, surprises: Callable = len, newest=False) -> dict:
     """{letter: q} after `context`. Slips: other `surprises`, or the `newest` letter dropped."""
-    seen, row = counts.get(context), dict.fromkeys(counts[""], 1 / len(counts[""]))
+    seen, row = counts.get(context), dict.fromkeys(letters, 1 / len(letters))
     if context:
-        row = row_of(counts, context[:-1] if newest else context[1:], surprises, newest)
+        row = row_of(counts, context[:-1] if newest else context[1:], letters, surprises, newest)
     return mixed(seen, row, surprises(seen)) if seen else row
 
 
@@ -84,22 +99,23 @@ def same_row(a: Mapping, b: Mapping) -> bool:
     return all(abs(a[x] - b[x]) < 1e-4 for x in b)
 
 
-def slips_of_back_off(counts, known: str) -> Iterator[tuple[str, dict]]:
+def slips_of_back_off(counts, known: str, letters: list[str]) -> Iterator[tuple[str, dict]]:
     """What is wrong with the row after the context `known`, and that row, for well-known slips."""
-    seen, V = counts[known], len(counts[""])
-    even, root = dict.fromkeys(counts[""], 1 / V), row_of(counts, "")
+    seen, V = counts[known], len(letters)
+    even, root = dict.fromkeys(letters, 1 / V), row_of(counts, "", letters)
     yield "these are its bare counts; its parent's row has no share in it", mixed(seen, even, 0)
     yield "this is the even row, as if nothing were known", even
     yield "this is the root's row; walk to the longest end that is known", root
-    yield "this is its parent's row; its own counts have no share in it", row_of(counts, known[1:])
-    wrong = row_of(counts, known, newest=True)
+    wrong = row_of(counts, known[1:], letters)
+    yield "this is its parent's row; its own counts have no share in it", wrong
+    wrong = row_of(counts, known, letters, newest=True)
     yield "its parent lacks the newest letter; it must lack the oldest, the first", wrong
     for what, u in (
         ("the number of followers", lambda seen: sum(seen.values())),
         ("1", lambda seen: 1),
         ("the number of all letters", lambda seen: V),
     ):
-        wrong = row_of(counts, known, u)
+        wrong = row_of(counts, known, letters, u)
         yield f"its parent's share is {what}, not how many *different* letters followed", wrong
     whole = even
     for n in range(len(known) + 1):

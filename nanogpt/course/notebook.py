@@ -1,8 +1,9 @@
-"""What a notebook needs, besides its subject, to let its reader build."""
+"""What a notebook and its judge need, besides their subject, to let the reader build."""
 
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable
 
 
@@ -48,6 +49,19 @@ def add_to(cls: type) -> Callable:
         return method
 
     return added
+
+
+def counting(kind: type, calls: Counter, *names: str) -> type:
+    """A subclass of `kind` that counts in `calls` how often these of its methods are called."""
+
+    def counted(name):
+        def method(self, *others):
+            calls[name] += 1
+            return getattr(kind, name)(self, *others)
+
+        return method
+
+    return type(kind.__name__, (kind,), {name: counted(name) for name in names})
 
 
 def your_guess(guess: float | str | None, form: str = "") -> str:

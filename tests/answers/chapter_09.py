@@ -29,6 +29,16 @@ def my_expected_tokens(alpha, K):
 
     return np.polyval(np.ones(K + 1), alpha)
 """,
+        """
+def my_expected_tokens(alpha, K):
+    tokens = 0
+    for kept in range(K + 1):  # each outcome's probability anew
+        probability = Fraction(1) if kept == K else 1 - Fraction(alpha)
+        for _ in range(kept):
+            probability = probability * alpha
+        tokens += (kept + 1) * probability
+    return tokens
+""",
     ],
     1: [
         """
@@ -161,6 +171,55 @@ def my_expected_tokens(alpha, K):
     return tokens / rounds
 """,
             "work out the exact mean",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return sum(alpha**i for i in range(min(K, 5) + 1))  # "more do not matter"
+""",
+            "are all K + 1 terms in it",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    if K > 9:
+        return 1 / (1 - alpha)  # what no K passes
+    return K + 1 if alpha == 1 else (1 - alpha ** (K + 1)) / (1 - alpha)
+""",
+            "are all K + 1 terms in it",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    return K + 1 if alpha > 0.99 else (1 - alpha ** (K + 1)) / (1 - alpha)
+""",
+            "α = 0.999, K = 4: 5.0000",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    from itertools import product, takewhile
+
+    tokens = 0
+    for coins in product((True, False), repeat=K):
+        probability = 1
+        for heads in coins:
+            probability *= alpha if heads else 1 - alpha
+        tokens += probability * (1 + len(list(takewhile(bool, coins))))
+    return tokens
+""",
+            "a sum over tokens has K + 1 terms",
+        ),
+        (
+            """
+def my_expected_tokens(alpha, K):
+    if K == 0:
+        return 1
+    before = my_expected_tokens(alpha, K - 2) if K > 1 else 0
+    more = my_expected_tokens(alpha, K - 1) - before
+    return my_expected_tokens(alpha, K - 1) + alpha * more
+""",
+            "twice as often with each candidate more",
         ),
     ],
     1: [

@@ -313,6 +313,91 @@ def my_row(counts, context, letters):
 """,
             "none of the letters",
         ),
+        (  # right for contexts of two letters
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(min(2, len(context)) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "its own counts have no share in it",
+        ),
+        (  # only the letters that ever came
+            """
+def my_row(counts, context, letters):
+    letters = sorted(counts[""])
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "no q for the letters z",
+        ),
+        (  # an alphabet of five
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / 5 for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "the row sums to",
+        ),
+        (  # right, but each row is made again for each letter of the next one
+            """
+def my_row(counts, context, letters):
+    while context not in counts:
+        context = context[1:]
+    seen, shorter, even = counts[context], context[1:], 1 / len(letters)
+    u, total = len(seen), sum(counts[context].values())
+    return {
+        x: (seen[x] + u * (my_row(counts, shorter, letters)[x] if context else even)) / (total + u)
+        for x in letters
+    }
+""",
+            "contexts where 3 will do",
+        ),
+        (  # right, but it goes through all contexts of a text
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for known, seen in sorted(counts.items(), key=lambda item: len(item[0])):
+        if context.endswith(known):
+            u, total = len(seen), sum(seen.values())
+            row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "go from the root outward, a letter a step",
+        ),
+        (  # an entry of 0 looks like a follower to whoever asks next
+            """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        for x in letters:
+            seen.setdefault(x, 0)
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+""",
+            "counts was changed",
+        ),
     ],
     1: [
         (

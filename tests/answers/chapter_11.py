@@ -257,6 +257,70 @@ def my_rewind(cached, context):
 """,
             "changes what it is given",
         ),
+        (
+            """
+def my_rewind(cached, context):
+    from os.path import commonprefix
+
+    kept = len(commonprefix([bytes(cached), bytes(context[:-1])]))
+    return kept, context[kept:]
+""",
+            "any tokens may come, and many",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    from os.path import commonprefix
+
+    kept = len(commonprefix(["".join(map(str, tokens)) for tokens in (cached, context[:-1])]))
+    return kept, context[kept:]
+""",
+            "3 entries stay, but the cache holds 2",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    for token in cached:
+        if token not in context[:-1] or context.index(token) != kept:
+            break
+        kept += 1
+    return kept, context[kept:]
+""",
+            "still good in the cache",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1):
+        if set(cached[: kept + 1]) != set(context[: kept + 1]):
+            break
+        kept += 1
+    return kept, context[kept:]
+""",
+            "entry 2 keeps token 0, but the context has 1",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    if not cached or len(context) == 1 or cached[0] != context[0]:
+        return 0, context
+    kept, fed = my_rewind(cached[1:], context[1:])
+    return kept + 1, fed
+""",
+            "any tokens may come, and many",
+        ),
+        (
+            """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), max(1, len(context) - 1)) and cached[kept] == context[kept]:
+        kept += 1
+    return kept, context[kept:] or context[-1:]
+""",
+            "1 entries stay, the last token's among them",
+        ),
     ],
     1: [
         (
