@@ -41,10 +41,10 @@ def judge(mine: Callable) -> None:
     has to.
     """
     good, bad, some, full, empty = [(4, 4)], [(4, 0)], [(6, 2)], [(1, 1)], [(0, 0)]
-    asked: list[float] = []
+    asked, none, policies = [], torch.empty(0), {}
 
     def best(alpha):
-        asked.append(float(alpha))
+        asked.append(alpha)
         return round(1000 * float(alpha))  # so that the answer shows the α
 
     for memory, pairs in (
@@ -61,72 +61,54 @@ def judge(mine: Callable) -> None:
         (2, bad),  # a new text, shorter than the one before
         (3, (bad + good + some) * 200),
     ):
-        policy = mine(best, memory)
+        policy = policies.setdefault(memory, mine(best, memory))  # one for several texts
         assert callable(policy), f"my_by_acceptance is to return a function, not {policy!r}"
-        for again in ("", " when asked a second time about the same rounds"):
-            rounds = Watched(rounds_of(pairs))
-            before = len(asked)
-            answer = policy(rounds)
-            case = f"with memory {memory} and rounds of (drafted, accepted) {pairs[-9:]}{again}"
-            pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and answer[1] is None
-            assert pair, f"{case}: policy(rounds) gave {answer!r}, not (K, None)"
-            fault = slip_of_estimate(answer[0], pairs, memory)
-            assert not fault, f"{case}: {fault}"
-            assert len(rounds) == len(pairs), f"{case}: the policy changed the list of rounds"
-            assert rounds.looks < 100, (
-                f"K is right, but to choose it for round {len(pairs) + 1} you looked at "
-                f"{rounds.looks} rounds, where the last {memory} would do"
-            )
-            assert len(asked) - before <= 2, (
-                f"K is right, but you asked best {len(asked) - before} times for one round; once "
-                "will do"
-            )
-
-
-def rounds_of(pairs: Sequence[tuple[int, int]]) -> list[Round]:
-    """A round for each (drafted, accepted), without probabilities."""
-    none = torch.empty(0)
-    return [Round([0] * k, none, none, [0] * (n + 1), 0) for k, n in pairs]
+        rounds = Watched(Round([0] * k, none, none, [0] * (n + 1), 0) for k, n in pairs)
+        before = len(asked)
+        answer = policy(rounds)
+        case = f"with memory {memory} and rounds of (drafted, accepted) {pairs[-9:]}"
+        pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and answer[1] is None
+        assert pair, f"{case}: policy(rounds) gave {answer!r}, not (K, None)"
+        looks, calls = rounds.looks, len(asked) - before
+        fault = slip_of_estimate(answer[0], pairs, memory)
+        if fault and not slip_of_estimate(mine(best, memory)(rounds)[0], pairs, memory):
+            fault = "the policy remembers an earlier call, about another text; start anew each time"
+        assert not fault, f"{case}: {fault}"
+        assert len(rounds) == len(pairs), f"{case}: the policy changed the list of rounds"
+        assert looks < 100, (
+            f"K is right, but to choose it for round {len(pairs) + 1} you looked at {looks} "
+            f"rounds, where the last {memory} would do"
+        )
+        assert calls <= 2, f"K is right, but you asked best {calls} times; once a round will do"
 
 
 def slip_of_estimate(K: object, pairs: Sequence[tuple[int, int]], memory: int) -> str:
     """What is wrong with a K that is α in thousandths, or "" (α may be rounded to hundredths)."""
 
-    def estimate(seen, examined=lambda k, n: min(n + 1, k), accepted=lambda k, n: n, a=13, b=16):
-        a += sum(accepted(k, n) for k, n in seen)
-        b += sum(examined(k, n) for k, n in seen)
-        return a / b if b else 0.0
+    def sums(seen, a=13, b=16):
+        return a + sum(n for _, n in seen), b + sum(min(n + 1, k) for k, n in seen)
 
     last = pairs[-memory:]
-    right = estimate(last)
+    a, b = sums(last)
     try:
         alpha = float(K) / 1000
     except (TypeError, ValueError):
         return f"K is {K!r}, not a number"
-    if abs(alpha - right) < 0.006:
+    if abs(alpha - a / b) < 0.006:
         return ""
-    for fault, wrong in (
-        ("you divide by the drafted guesses; examined are fewer", {"examined": lambda k, n: k}),
-        (
-            "where all were accepted, no further guess was examined",
-            {"examined": lambda k, n: n + 1},
-        ),
-        (
-            "accepted are one fewer than emitted: the last token is the target's own",
-            {"accepted": lambda k, n: n + 1},
-        ),
-        ("where are the imagined guesses, 13 of 16? they always count", {"a": 0, "b": 0}),
-    ):
-        if abs(alpha - estimate(last, **wrong)) < 0.0006:
-            return f"{fault}: best should be asked at α = {right:.3f}, not {alpha:.3f}"
-    for fault, seen in (
-        ("only the last rounds count", pairs),
-        ("these are the first rounds, not the last", pairs[:memory]),
-        ("the last round counts, too", pairs[:-1][-memory:]),
-    ):
-        if abs(alpha - estimate(seen)) < 0.0006:
-            return f"{fault}: best should be asked at α = {right:.3f}, not {alpha:.3f}"
-    return f"best should be asked at α = {right:.3f}; your K is its answer at {alpha:.3f}"
+    said = f"best should be asked at α = {a / b:.3f}; your K is its answer at {alpha:.3f}"
+    for fault, (x, y) in {
+        "you divide by the drafted guesses; examined are fewer": (a, 16 + sum(k for k, _ in last)),
+        "where all were accepted, no further guess was examined": (a, 16 + a - 13 + len(last)),
+        "accepted are one fewer than emitted: the last token is the target's": (a + len(last), b),
+        "where are the imagined guesses, 13 of 16? they always count": sums(last, 0, 0),
+        "only the last rounds count": sums(pairs),
+        "these are the first rounds, not the last": sums(pairs[:memory]),
+        "the last round counts, too": sums(pairs[:-1][-memory:]),
+    }.items():
+        if y and abs(alpha - x / y) < 0.0006:
+            return f"{fault}: {said}"
+    return said
 
 
 @mpl.rc_context(STYLE)
