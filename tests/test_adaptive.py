@@ -18,7 +18,6 @@ from nanogpt.drafts.adaptive import (
     features,
     fit_stop,
 )
-from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.generate import Round
 from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.decoders import decoder
@@ -173,27 +172,6 @@ def test_the_fit_finds_the_weights_that_made_the_data():
     stop = fit_stop(x, torch.sigmoid(x @ true))
     assert stop.weights == pytest.approx(true.tolist(), abs=1e-6)
     assert stop(rows[0]) == pytest.approx(float(torch.sigmoid(x[0] @ true)), abs=1e-6)
-
-
-def test_a_prepared_rule_predicts_what_it_predicts_anyway():
-    rows = list(random_draft(5).table)
-    stop, other = StopRule([1.0, -2.0, 0.5]), StopRule([0.0, 0.0, 0.0])
-    before = [stop(q) for q in rows]
-    stop.prepare(rows)
-    assert [stop(q) for q in rows] == before and other(rows[0]) == 0.5
-    assert stop(rows[0].clone()) == before[0], "the same for a row that it has not seen"
-
-
-def test_a_rule_can_be_prepared_for_rows_made_while_decoding():
-    """Counted tables make their rows when they are first asked for, in inference mode."""
-    target, draft = toy_target(7, 64), count_ngrams(torch.arange(200) % 7, 7, 2)
-    stop = StopRule([0.5, 2.0, -1.0])
-    asked = chosen_by(by_prediction(stop, 0.4))
-    for _ in range(2):
-        made = speculative_generate(target, draft, [0, 1], 30, **asked)
-        rows = [row for row in draft.rows if row is not None]
-        stop.prepare(rows)
-        assert made.rounds and {id(row) for row in rows} <= stop.prepared.keys()
 
 
 def test_a_stop_rule_is_stored_and_the_shipped_one_is_there(tmp_path):

@@ -1,131 +1,114 @@
 """Chapter 12: the judge of *Your turn*, and the chapter's own pictures.
 
-The turn: a policy that spends a budget of entropy.
+The turn: a policy that looks back on the last rounds.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import matplotlib as mpl
+import numpy as np
 import torch
-from torch import Tensor
 
-from nanogpt.drafts.adaptive import adaptive
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import TableDraft, toy_target
-from nanogpt.sampling import Sampling
+from nanogpt.generate import Round
 from nanogpt.show.diagrams import arrow, box, sheet, words
-from nanogpt.show.figures import ACCEPTED, REJECTED, STYLE, Picture, shown
-from nanogpt.speculative import CHAIN, speculative_generate
+from nanogpt.show.figures import ACCEPTED, DRAFT, REJECTED, STYLE, Picture, picture, shown
+
+
+class Watched(list):
+    """Rounds that count how many of them are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, i):
+        got = super().__getitem__(i)
+        self.looks += len(got) if isinstance(i, slice) else 1
+        return got
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def __reversed__(self):
+        return (self[i] for i in range(len(self) - 1, -1, -1))
 
 
 def judge(mine: Callable) -> None:
-    """Judges my_by_entropy(budget): a policy that drafts while a round's entropies fit the budget.
+    """Judges my_by_acceptance(best, memory): a policy that asks `best` at the α of `memory` rounds.
 
-    It is asked as `draft_while` asks it, for two rounds in a row, and then decodes a toy's texts.
-    Raises AssertionError where it draws too many or too few, shares a round's sum with the next,
-    asks for a token, changes q, or where the texts are no longer the target's own.
+    Raises AssertionError where K is not the best at that α, where the policy remembers an earlier
+    call or changes what it is given, and where it reads more rounds, or asks more often, than it
+    has to.
     """
-    rows = {
-        "sure": [[1.0, 0, 0, 0]],
-        "wavering, then sure, in turn": [[0.5, 0.5, 0, 0], [1.0, 0, 0, 0]],
-        "wavering between two tokens": [[0.5, 0.5, 0, 0]],
-        "lost among four": [[0.25] * 4],
-        "leaning to one": [[0.85, 0.15, 0, 0]],
-        "sure, then wavering, in turn": [[1.0, 0, 0, 0], [0.5, 0.5, 0, 0]],
-    }
-    for budget in (2.0, 0.5, 1.5, 0.0):  # at 0, who is sure drafts on
-        policy = mine(budget)
-        assert callable(policy), f"my_by_entropy({budget}) is {policy!r}, not a policy: a function"
-        for name, q in rows.items():
-            q = torch.tensor(q, dtype=torch.float64)
-            first, second = drawn_by_policy(policy, q), drawn_by_policy(policy, q)
-            case = f"a budget of {budget} and a draft that is {name}: {first} tokens were drawn"
-            assert first > 0, f"{case}; a round drafts at least 1, whatever it costs"
-            fault = slip_of_budget(budget, torch.special.entr(q).sum(-1), first)
-            assert not fault, f"{case}; {fault}"
-            assert second == first, (
-                f"{case} in the first round and {second} in the next; each round has its own "
-                "budget, so start anew whenever policy(rounds) is called"
-            )
-    toy, draft, lengths = toy_target(2, 8, seed=1), TableDraft([[0.9, 0.1], [0.5, 0.5]]), set()
+    good, bad, some, full, empty = [(4, 4)], [(4, 0)], [(6, 2)], [(1, 1)], [(0, 0)]
+    asked, none, policies = [], torch.empty(0), {}
 
-    def program(rng):
-        steps = replace(CHAIN, draft=adaptive(mine(1.2)))
-        made = speculative_generate(toy, draft, [0, 1], 3, rng=rng, steps=steps)
-        lengths.update(len(r.candidates) for r in made.rounds)
-        return tuple(made.tokens)
+    def best(alpha):
+        asked.append(alpha)
+        return round(1000 * float(alpha))  # so that the answer shows the α
 
-    off = total_variation(enumerate_outcomes(program), exact_continuations(toy, 3, Sampling()))
-    assert off < 1e-12, f"a toy's texts are not the target's own: total variation {off:.1e}"
-    assert len(lengths) > 1, "all rounds of a toy's texts draft equally many; does q matter?"
-
-
-def slip_of_budget(budget: float, entropies: Tensor, n: int) -> str:
-    """What is wrong with n drawn tokens, their q having these `entropies` (m,) in turn, or ""."""
-    costs = [float(entropies[i % len(entropies)]) for i in range(17)]
-    sums = [sum(costs[: i + 1]) for i in range(17)]
-
-    def first(too_much):
-        return max(1, next((i for i in range(16) if too_much(i)), 16))
-
-    right = first(lambda i: sums[i] > budget)
-    for fault, wrong in (
-        (
-            "count the q of the coming token before you draw it",
-            lambda i: i and sums[i - 1] > budget,
-        ),
-        (
-            "a round's entropies add up, but you looked at each alone",
-            lambda i: costs[i] > budget,
-        ),
-        (
-            "are these nats? an entropy takes the natural logarithm",
-            lambda i: sums[i] / 0.6931 > budget,
-        ),
-        (
-            "is the first token's entropy counted, too?",
-            lambda i: sums[i] - costs[0] > budget,
-        ),
-        ("the sum may be as large as the budget", lambda i: sums[i] >= budget),
-        ("0 · log 0 is NaN in floats, and counts 0", lambda i: i > 0),
+    for memory, pairs in (
+        (2, []),
+        (2, bad + good),  # the example
+        (2, empty),
+        (2, some),
+        (3, good * 2 + some),
+        (4, bad * 2 + full),  # fewer rounds than it remembers
+        (3, bad * 9 + good * 3),
+        (2, good * 9 + bad + some),
+        (1, bad * 3 + some),
+        (5, good * 2 + some * 2 + bad),
+        (2, bad),  # a new text, shorter than the one before
+        (3, (bad + good + some) * 200),
     ):
-        if n == first(wrong) != right:
-            return f"{fault}: {right} would be right"
-    return "" if n == right else f"the first costs {costs[0]:.2f} nats; the budget pays for {right}"
+        policy = policies.setdefault(memory, mine(best, memory))  # one for several texts
+        assert callable(policy), f"my_by_acceptance is to return a function, not {policy!r}"
+        rounds = Watched(Round([0] * k, none, none, [0] * (n + 1), 0) for k, n in pairs)
+        before = len(asked)
+        answer = policy(rounds)
+        case = f"with memory {memory} and rounds of (drafted, accepted) {pairs[-9:]}"
+        pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and answer[1] is None
+        assert pair, f"{case}: policy(rounds) gave {answer!r}, not (K, None)"
+        looks, calls = rounds.looks, len(asked) - before
+        fault = slip_of_estimate(answer[0], pairs, memory)
+        if fault and not slip_of_estimate(mine(best, memory)(rounds)[0], pairs, memory):
+            fault = "the policy remembers an earlier call, about another text; start anew each time"
+        assert not fault, f"{case}: {fault}"
+        assert len(rounds) == len(pairs), f"{case}: the policy changed the list of rounds"
+        assert looks < 100, (
+            f"K is right, but to choose it for round {len(pairs) + 1} you looked at {looks} "
+            f"rounds, where the last {memory} would do"
+        )
+        assert calls <= 2, f"K is right, but you asked best {calls} times; once a round will do"
 
 
-def drawn_by_policy(policy: Callable, rows: Tensor) -> int:
-    """How many tokens a policy lets a draft draw whose q are `rows` (n, V), over and over.
+def slip_of_estimate(K: object, pairs: Sequence[tuple[int, int]], memory: int) -> str:
+    """What is wrong with a K that is α in thousandths, or "" (α may be rounded to hundredths)."""
 
-    Raises AssertionError for a policy that cannot be asked as `draft_while` asks it.
-    """
-    answer = policy([])
-    pair = isinstance(answer, (tuple, list)) and len(answer) == 2 and callable(answer[1])
-    assert pair, f"policy(rounds) returned {answer!r}; it takes (16, more), more being a function"
-    most, more = answer
+    def sums(seen, a=13, b=16):
+        return a + sum(n for _, n in seen), b + sum(min(n + 1, k) for k, n in seen)
+
+    last = pairs[-memory:]
+    a, b = sums(last)
     try:
-        most = operator.index(most)
-    except (TypeError, ValueError, RuntimeError):
-        raise AssertionError(f"policy(rounds) allows {most!r} tokens, no whole number") from None
-    assert 1 <= most <= 16, f"policy(rounds) allows {most} tokens; a round drafts 1 to 16"
-    for n in range(most):
-        q = rows[n % len(rows)].clone()
-        try:
-            go_on = more(q, n)
-        except TypeError as error:
-            raise AssertionError(
-                f"more(q, n) failed: {error}; it is asked before the draw, with q and n alone, and "
-                "there is no token to look at yet"
-            ) from error
-        assert torch.equal(q, rows[n % len(rows)]), "more(q, n) changed q; a draw will come from it"
-        if not go_on:
-            return n
-    return most
+        alpha = float(K) / 1000
+    except (TypeError, ValueError):
+        return f"K is {K!r}, not a number"
+    if abs(alpha - a / b) < 0.006:
+        return ""
+    said = f"best should be asked at α = {a / b:.3f}; your K is its answer at {alpha:.3f}"
+    for fault, (x, y) in {
+        "you divide by the drafted guesses; examined are fewer": (a, 16 + sum(k for k, _ in last)),
+        "where all were accepted, no further guess was examined": (a, 16 + a - 13 + len(last)),
+        "accepted are one fewer than emitted: the last token is the target's": (a + len(last), b),
+        "where are the imagined guesses, 13 of 16? they always count": sums(last, 0, 0),
+        "only the last rounds count": sums(pairs),
+        "these are the first rounds, not the last": sums(pairs[:memory]),
+        "the last round counts, too": sums(pairs[:-1][-memory:]),
+    }.items():
+        if y and abs(alpha - x / y) < 0.0006:
+            return f"{fault}: {said}"
+    return said
 
 
 @mpl.rc_context(STYLE)
@@ -160,4 +143,14 @@ def asking(likeliest: Sequence[float], tokens: Sequence[str], title: str) -> Pic
     late = "✗ after a draw: too late. The token stays in the round, however unlikely it looks"
     box(axes, 1, 3.4, 78, 3.8, may, "accepted")
     box(axes, 1, 19.8, 78, 3.8, late, "rejected")
+    return axes.figure
+
+
+@mpl.rc_context(STYLE)
+def following(Ks: Sequence[int], accepted: Sequence[int], title: str) -> Picture:
+    """K of each round as steps, and how many guesses the round accepted as bars."""
+    axes, rounds = picture(title, "round", "guesses", 8, 3.2), np.arange(len(Ks))
+    axes.bar(rounds, accepted, 0.8, color=ACCEPTED, hatch="..", edgecolor="white", label="accepted")
+    axes.step(rounds, Ks, where="mid", color=DRAFT, linewidth=2, label="K, chosen by the policy")
+    axes.legend()
     return axes.figure

@@ -128,20 +128,10 @@ class StopRule:
 
     def __init__(self, weights: list[float]):
         self.weights = weights
-        self.prepared: dict[int, tuple[Tensor, float]] = {}  # by the id of a row that is kept
 
     def __call__(self, q: Tensor) -> float:
-        if id(q) in self.prepared:
-            return self.prepared[id(q)][1]
         score = sum(w * x for w, x in zip(self.weights, features(q), strict=True))
         return 1 / (1 + math.exp(-score))
-
-    def prepare(self, rows: list[Tensor]) -> None:
-        """Predict for the rows q (V,) of a table now, so that decoding only has to look it up.
-
-        The rows must stay as they are.
-        """
-        self.prepared |= {id(q): (q, self(q)) for q in rows}
 
 
 def fit_stop(x: Tensor, alpha: Tensor) -> StopRule:

@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 from nanogpt import checkpoint
 from nanogpt.data import check_folders, load_corpus, train_val_split
-from nanogpt.drafts import adaptive, ngram
+from nanogpt.drafts import adaptive
 from nanogpt.drafts.shipped import (
     BEST,
     BEST_BLOCKS,
@@ -200,6 +200,15 @@ def timed_steps(steps: Steps, target: TimedTarget) -> tuple[Steps, dict[str, Cal
     return Steps(**{**timed, "draft": draft}), spent
 
 
+def loop_of(draft: Draft | Proposer, K: int | None, rule: str, policy: adaptive.Policy | None):
+    """The steps of the loop that a draft asks for, and that loop with the draft in it."""
+    if isinstance(draft, Proposer):
+        return TREE, functools.partial(tree_generate, draft=draft)
+    step = CHAIN.draft if policy is None else adaptive.adaptive(policy)
+    steps = dataclasses.replace(CHAIN, draft=step, accept=RULES[rule])
+    return steps, functools.partial(speculative_generate, draft=draft, K=4 if K is None else K)
+
+
 def measure(
     target,
     draft: Draft | Proposer,
@@ -217,24 +226,18 @@ def measure(
     K and `rule` are as in a Setting.
     """
     request = {"prompt_tokens": prompt, "max_new_tokens": n, "sampling": sampling}
-    if isinstance(draft, Proposer):
-        steps, decode = TREE, functools.partial(tree_generate, draft=draft, **request)
-    else:
-        step = CHAIN.draft if policy is None else adaptive.adaptive(policy)
-        steps = dataclasses.replace(CHAIN, draft=step, accept=RULES[rule])
-        given = {"draft": draft, "K": 4 if K is None else K}
-        decode = functools.partial(speculative_generate, **given, **request)
+    steps, decode = loop_of(draft, K, rule, policy)
     passes, watched = TimedTarget(target), TimedTarget(target)
     clocked, spent = timed_steps(steps, watched)
     one, other, again = (RandomSource(seed) for _ in range(3))
     decoders = [
         lambda: autoregressive_generate(target, **request, rng=one),
-        lambda: decode(passes, rng=other, steps=steps),
+        lambda: decode(passes, **request, rng=other, steps=steps),
     ]
     first = seed % 2
     timed = {which: clock(decoders[which]) for which in (first, 1 - first)}
     (plain, _), (seconds, made) = timed[0], timed[1]
-    whole, _ = clock(lambda: decode(watched, rng=again, steps=clocked))
+    whole, _ = clock(lambda: decode(watched, **request, rng=again, steps=clocked))
     shares = {name: of() / whole for name, of in spent.items()}
     return Pair(plain, seconds, passes.spent, shares, made)
 
@@ -246,10 +249,7 @@ def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()):
     if name == "entropy":
         return adaptive.by_entropy(budget=16.0)
     if name == "learned":
-        stop = adaptive.load_stop()
-        if isinstance(draft, ngram.NGramAutomaton):
-            stop.prepare([draft.row(i) for i in range(len(draft.rows))])
-        return adaptive.by_prediction(stop, least=0.12)
+        return adaptive.by_prediction(adaptive.load_stop(), least=0.12)
     return None
 
 

@@ -3,6 +3,76 @@
 RIGHT = {
     0: [
         """
+def my_by_acceptance(best, memory):
+    def policy(rounds):
+        last = rounds[-memory:]
+        accepted = 13 + sum(r.n_accepted for r in last)
+        return best(accepted / (16 + sum(r.n_examined for r in last))), None
+
+    return policy
+""",
+        """
+def my_by_acceptance(best, memory):  # a table, as ours has
+    table = [best(i / 100) for i in range(101)]
+
+    def policy(rounds):
+        n = len(rounds)
+        accepted, examined = 13, 16
+        for i in range(max(0, n - memory), n):
+            kept, drafted = len(rounds[i].emitted) - 1, len(rounds[i].candidates)
+            accepted += kept
+            examined += kept + (kept < drafted)
+        return [table[round(100 * accepted / examined)], None]
+
+    return policy
+""",
+        """
+class my_by_acceptance:  # from the newest round back
+    def __init__(self, best, memory):
+        self.best, self.memory = best, memory
+
+    def __call__(self, rounds):
+        from itertools import islice
+
+        pairs = [(13, 16)]
+        pairs += [(r.n_accepted, r.n_examined) for r in islice(reversed(rounds), self.memory)]
+        accepted, examined = torch.tensor(pairs, dtype=torch.float64).sum(0)
+        return self.best(accepted / examined), None
+""",
+        """
+def my_by_acceptance(best, memory):  # every guess as 1 or 0
+    def policy(rounds):
+        fates = [1] * 13 + [0] * 3
+        for r in rounds[-memory:]:
+            fates += ([1] * r.n_accepted + [0])[: r.n_examined]
+        return best(np.mean(fates)), None
+
+    return policy
+""",
+    ],
+    1: [
+        """
+def my_mended_residual(p, q, kept):
+    missing = []
+    for i in range(len(p)):
+        missing.append(p[i] - (min(p[i], q[i]) if kept[i] else 0.0))
+    total = sum(missing)
+    return [x / total for x in missing]
+""",
+        """
+def my_mended_residual(p, q, kept):
+    return residual(p, q * kept)  # the residual of a q that cannot draw what gets dropped
+""",
+        """
+def my_mended_residual(p, q, kept):
+    p, q, kept = (torch.as_tensor(x) for x in (p, q, kept))
+    q = q.masked_fill(~kept, 0)
+    missing = torch.clamp(p - q, min=0)
+    return missing / missing.sum()
+""",
+    ],
+    2: [
+        """
 from nanogpt.drafts.adaptive import by_entropy as my_by_entropy
 """,
         """
@@ -45,308 +115,234 @@ def my_by_entropy(budget):
     return policy
 """,
     ],
-    1: [
-        """
-def my_mended_residual(p, q, kept):
-    missing = []
-    for i in range(len(p)):
-        missing.append(p[i] - (min(p[i], q[i]) if kept[i] else 0.0))
-    total = sum(missing)
-    return [x / total for x in missing]
-""",
-        """
-def my_mended_residual(p, q, kept):
-    return residual(p, q * kept)  # the residual of a q that cannot draw what gets dropped
-""",
-        """
-def my_mended_residual(p, q, kept):
-    p, q, kept = (torch.as_tensor(x) for x in (p, q, kept))
-    q = q.masked_fill(~kept, 0)
-    missing = torch.clamp(p - q, min=0)
-    return missing / missing.sum()
-""",
-    ],
-    2: [
-        """
-def my_up_and_down(rounds):
-    K = 5
-    for r in rounds:
-        if len(r.candidates) == 0:
-            continue
-        if len(r.emitted) == len(r.candidates) + 1:
-            K = min(K + 2, 16)
-        else:
-            K = max(K - 1, 1)
-    return K, None
-""",
-        """
-import functools
-
-
-def my_up_and_down(rounds):
-    def step(K, r):
-        if not r.candidates:
-            return K
-        return np.clip(K + (2 if r.n_accepted == len(r.candidates) else -1), 1, 16)
-
-    return [functools.reduce(step, rounds, 5), None]
-""",
-        """
-def my_up_and_down(rounds):
-    if not rounds:
-        return 5, None
-    K, _ = my_up_and_down(rounds[:-1])
-    k, accepted = len(rounds[-1].candidates), rounds[-1].n_accepted
-    if k:
-        K += 2 if accepted == k else -1
-    return max(1, min(16, K)), None
-""",
-    ],
 }
 
 WRONG = {
     0: [
-        (
+        (  # drafted instead of examined
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return n == 0 or spent < budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += len(r.candidates)
+        return best(accepted / examined), None
 
     return policy
 """,
-            "the sum may be as large as the budget: 16 would be right",
+            "you divide by the drafted guesses",
         ),
-        (
+        (  # one more examined than there were
             """
-def my_by_entropy(budget):
-    spent = 0.0
-
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return n == 0 or spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += r.n_accepted + 1
+        return best(accepted / examined), None
 
     return policy
 """,
-            "each round has its own budget",
+            "no further guess was examined",
         ),
-        (
+        (  # emitted instead of accepted
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds[-memory:]:
+            accepted += len(r.emitted)
+            examined += r.n_examined
+        return best(accepted / examined), None
 
     return policy
 """,
-            "a round drafts at least 1",
+            "one fewer than emitted",
         ),
-        (
+        (  # nothing imagined
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            go_on = n == 0 or spent <= budget
-            spent += draft_entropy(q)
-            return go_on
-
-        return 16, more
+        accepted, examined = 0, 0
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined if examined else 13 / 16), None
 
     return policy
 """,
-            "of the coming token before you draw it",
+            "where are the imagined guesses",
         ),
-        (
+        (  # imagined only until there are rounds
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            if n == 0:
-                return True
-            spent += draft_entropy(q)
-            return spent <= budget
-
-        return 16, more
+        last = rounds[-memory:]
+        if len(last) < memory:
+            accepted, examined = 13, 16
+        else:
+            accepted, examined = 0, 1e-9
+        for r in last:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined), None
 
     return policy
 """,
-            "is the first token's entropy counted, too?",
+            "where are the imagined guesses",
         ),
-        (
+        (  # the whole text
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent = draft_entropy(q)
-            return n == 0 or spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined), None
 
     return policy
 """,
-            "you looked at each alone",
+            "only the last rounds count",
         ),
-        (
+        (  # the first rounds
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q) / np.log(2)
-            return n == 0 or spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds[:memory]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined), None
 
     return policy
 """,
-            "are these nats?",
+            "the first rounds, not the last",
         ),
-        (
+        (  # without the newest round
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += -float((q * q.log()).sum())
-            return n == 0 or spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds[-memory - 1 : -1]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined), None
 
     return policy
 """,
-            "NaN",
+            "the last round counts, too",
         ),
-        (
+        (  # a mean of the rounds' ratios
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return n == 0 or spent <= budget
-
-        return 64, more
+        ratios = [13 / 16]
+        for r in rounds[-memory:]:
+            if r.n_examined:
+                ratios.append(r.n_accepted / r.n_examined)
+        return best(np.mean(ratios)), None
 
     return policy
 """,
-            "a round drafts 1 to 16",
+            "your K is its answer at",
         ),
-        (
+        (  # the sums live on from call to call
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
+    accepted, examined = 13, 16
+
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return n == 0 or spent <= budget
-
-        return more
+        nonlocal accepted, examined
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined), None
 
     return policy
 """,
-            "it takes (16, more)",
+            "the policy remembers an earlier call",
         ),
-        (
+        (  # remembered by how many rounds there were, in whichever text
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
+    known = {}
+
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n, token):
-            nonlocal spent
-            spent += -float(np.log(q[token]))
-            return n == 0 or spent <= budget
-
-        return 16, more
+        if len(rounds) not in known:
+            last = rounds[-memory:]
+            accepted = 13 + sum(r.n_accepted for r in last)
+            known[len(rounds)] = best(accepted / (16 + sum(r.n_examined for r in last)))
+        return known[len(rounds)], None
 
     return policy
 """,
-            "no token to look at yet",
+            "the policy remembers an earlier call",
         ),
-        (
+        (  # K alone
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            q.clamp_(min=1e-9)
-            spent += -float((q * q.log()).sum())
-            return n == 0 or spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined)
 
     return policy
 """,
-            "changed q",
+            "not (K, None)",
         ),
-        (
+        (  # no policy, but a K
             """
-def my_by_entropy(budget):
-    def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return n == 0 or spent <= budget
-
-        return 16, more
-
-    return policy([])
+def my_by_acceptance(best, memory):
+    return best(13 / 16), None
 """,
-            "not a policy",
+            "is to return a function",
         ),
-        (
+        (  # wasted: reads the whole text in every round
             """
-def my_by_entropy(budget):
+def my_by_acceptance(best, memory):
     def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += -float(q.max().log())
-            return n == 0 or spent <= budget
-
-        return 16, more
+        accepted, examined = 13, 16
+        for age, r in enumerate(reversed(rounds)):
+            accepted += r.n_accepted * (age < memory)
+            examined += r.n_examined * (age < memory)
+        return best(accepted / examined), None
 
     return policy
 """,
-            "a draft that is leaning to one: 12 tokens were drawn",
+            "where the last 3 would do",
+        ),
+        (  # wasted: asks best after every round that it adds
+            """
+def my_by_acceptance(best, memory):
+    def policy(rounds):
+        accepted, examined = 13, 16
+        K = best(accepted / examined)
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+            K = best(accepted / examined)
+        return K, None
+
+    return policy
+""",
+            "times; once a round will do",
+        ),
+        (  # drops the old rounds from the list that it was given
+            """
+def my_by_acceptance(best, memory):
+    def policy(rounds):
+        del rounds[:-memory]
+        accepted = 13 + sum(r.n_accepted for r in rounds)
+        return best(accepted / (16 + sum(r.n_examined for r in rounds))), None
+
+    return policy
+""",
+            "the policy changed the list of rounds",
         ),
     ],
     1: [
@@ -389,48 +385,74 @@ def my_mended_residual(p, q, kept):
         ),
     ],
     2: [
-        (  # the limits only at the end
+        (
             """
-def my_up_and_down(rounds):
-    K = 5
-    for r in rounds:
-        if r.candidates:
-            K += 2 if r.n_accepted == len(r.candidates) else -1
-    return min(max(K, 1), 16), None
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent < budget
+
+        return 16, more
+
+    return policy
 """,
-            "ten full, one not",
+            "1 drawn, not 16",
         ),
-        (  # a round without candidates counts as fully accepted
+        (
             """
-def my_up_and_down(rounds):
-    K = 5
-    for r in rounds:
-        K += 2 if r.n_accepted == len(r.candidates) else -1
-        K = min(max(K, 1), 16)
-    return K, None
+def my_by_entropy(budget):
+    spent = 0.0
+
+    def policy(rounds):
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
 """,
-            "a round without candidates",
+            "in the next, with a budget of its own",
         ),
-        (  # off by one: the emitted tokens are one more than the accepted candidates
+        (
             """
-def my_up_and_down(rounds):
-    K = 5
-    for r in rounds:
-        if r.candidates:
-            K += 2 if len(r.emitted) == len(r.candidates) else -1
-            K = min(max(K, 1), 16)
-    return K, None
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            go_on = n == 0 or spent <= budget
+            spent += draft_entropy(q)
+            return go_on
+
+        return 16, more
+
+    return policy
 """,
-            "all accepted",
+            "3 drawn, not 2",
         ),
-        (  # looks at the last round only
+        (
             """
-def my_up_and_down(rounds):
-    if not rounds or not rounds[-1].candidates:
-        return 5, None
-    return (7 if rounds[-1].n_accepted == len(rounds[-1].candidates) else 4), None
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent = draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
 """,
-            "full, none, none",
+            "16 drawn, not 2",
         ),
     ],
 }

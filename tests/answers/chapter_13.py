@@ -184,7 +184,7 @@ def my_fair_clock(old, new, prompts):
         ratios.append(seconds[old] / seconds[new])
     return mean(ratios)
 """,
-            "one accident must not count",
+            "accidents (here on two prompts) must not count",
         ),
         (  # always the same one first
             """
@@ -289,6 +289,68 @@ def my_fair_clock(old, new, prompts):
     return median(ratios)
 """,
             "who goes first in each pair?",
+        ),
+        (  # says 2 whatever the clock says
+            """
+def my_fair_clock(old, new, prompts):
+    for i, prompt in enumerate([prompts[0], *prompts]):
+        for who in (old, new) if i % 2 == 0 else (new, old):
+            clock(lambda: who(prompt))
+    return 2.0
+""",
+            "the speed-up is 3; you report 2.00",
+        ),
+        (  # the last pair only
+            """
+def my_fair_clock(old, new, prompts):
+    ratio = 0.0
+    for i, prompt in enumerate([prompts[0], *prompts]):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratio = seconds[old] / seconds[new]
+    return ratio
+""",
+            "prompt by prompt, the ratios are 2, 1 and 3",
+        ),
+        (  # swapped once, half-way
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i < len(prompts) / 2 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "swap who goes first from pair to pair, not once",
+        ),
+        (  # the mean of all but the best and the worst
+            """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return mean(sorted(ratios)[1:-1] or ratios)
+""",
+            "accidents (here on two prompts) must not count",
+        ),
+        (  # a warm-up before every pair
+            """
+def my_fair_clock(old, new, prompts):
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        for _ in range(5):
+            old(prompt), new(prompt)
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+""",
+            "and did not time 3000 of them",
         ),
     ],
     1: [
