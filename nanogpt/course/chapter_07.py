@@ -47,17 +47,10 @@ def judge(mine: Callable) -> None:
             )
             blind = asked.blind(prompt + made, len(prompt))
             assert not blind, f"{where}: {blind}"
-            most, asks = (
-                max(Counter(i for i, _ in contexts).values(), default=0)
-                for contexts in (set(asked.contexts), asked.contexts)
-            )
-            assert most <= K, (
-                f"{where}: the draft guessed {most} tokens before one pass; a round has at most "
-                f"K = {K} candidates"
-            )
+            asks = max(Counter(i for i, _ in asked.contexts).values(), default=0)
             assert asks <= K, (
-                f"{where}: before one pass, the draft was asked {asks} times for {most} guesses: "
-                "ask once for each, and keep the q that it says"
+                f"{where}: the draft was asked {asks} times before one pass; a round has at most "
+                f"K = {K} candidates: ask once for each, and keep the q that it says"
             )
             alone = bool(asked.contexts and asked.contexts[0][0])  # one for the prompt is fine
             assert draft is not oneself or n < 12 or len(target.passes) - alone <= 3, (

@@ -184,7 +184,7 @@ WRONG = {
                 "        q = sampling.of_probs(torch.stack(told)) if told else q\n"
                 "        p, new_kvs",
             ),
-            "the draft was asked 6 times for 3 guesses",
+            "the draft was asked 6 times before one pass",
         ),
         (
             loop("k = min(K, end", "k = min(K - 1, end"),
