@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30213,
-    "lines of the tests": 39419,
-    "words of README": 1497,
-    "words of the series": 111689,
-    "lines of code of the series": 18006,
+    "lines of the package": 30260,
+    "lines of the tests": 39868,
+    "words of README": 1548,
+    "words of the series": 108883,
+    "lines of code of the series": 17372,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

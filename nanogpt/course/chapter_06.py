@@ -24,8 +24,9 @@ def judge(mine: Callable) -> None:
     """
     for before, K, emitted in ((3, 4, 2), (3, 4, 1), (3, 4, 5), (0, 1, 1)):
         keep, n = before + emitted, before + K + 1
-        numbers = torch.arange(float(n)).view(1, n, 1).repeat(2, 1, 3)  # two rows, three channels
-        layer = tuple((numbers + head, -numbers - head) for head in range(2))
+        rows = torch.arange(float(n)) + torch.tensor([[0.0], [0.25]])
+        numbers = rows[..., None].repeat(1, 1, 3)  # two rows, three channels
+        layer = tuple((numbers + head, -numbers - head) for head in range(3))
         cache = (layer, tuple((k + 100, v - 100) for k, v in layer))
         given = [t.clone() for t in tensors(cache)]
         made = mine(cache, emitted, before)
@@ -38,12 +39,12 @@ def judge(mine: Callable) -> None:
         except (AssertionError, LookupError, TypeError, ValueError, RuntimeError) as error:
             message = "the cache is layers of heads of pairs, all of them tuples or lists: "
             raise AssertionError(message + "made[0][0] is the (k, v) of a head") from error
-        assert len(got) == 8, f"2 layers of 2 heads, k and v, make 8 tensors, not {len(got)}"
+        assert len(got) == 12, f"2 layers of 3 heads, k and v, make 12 tensors, not {len(got)}"
         slips = {emitted: "those from before the round are lost", n: "nothing is cut off"}
         slips |= {0: "nothing is left", keep - 1: "an entry of the text is lost"}
         slips |= {keep + 1: "a rejected guess stays"}
         for i, (left, right) in enumerate(zip(got, given, strict=True)):
-            name = f"{'kv'[i % 2]} of layer {i // 4}, head {i // 2 % 2}"
+            name = f"{'kv'[i % 2]} of layer {i // 6}, head {i // 2 % 3}"
             shape, wanted = tuple(left.shape), (2, keep, 3)
             why = slips.get(shape[1], "") if len(shape) == 3 else "three dimensions go in"
             assert shape == wanted, f"{where}: {name} is {shape}, not {wanted}: {why}"

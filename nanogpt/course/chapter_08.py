@@ -19,7 +19,7 @@ from nanogpt.speculative import accept_reject, residual, speculative_generate
 
 
 def judge(mine: Callable) -> None:
-    """Judges a check of a decoder (chapter 08): it takes three right ones and refuses six wrong.
+    """Judges a check of a decoder (chapter 08): it takes three right ones and refuses seven wrong.
 
     Raises AssertionError if it refuses a right one, never fails, or looks at too little.
     """
@@ -67,10 +67,7 @@ def ends_with(replacement, bonus) -> Callable:
 
 
 def one_draw(candidates, draft_probs, target_probs, rng) -> list[int]:
-    """A right accept_reject, with one draw per candidate where the package's has two.
-
-    Of draft_probs (K, V) and target_probs (K+1, V).
-    """
+    """A right accept_reject of draft_probs (K, V), target_probs (K+1, V): one draw a candidate."""
     p, q = target_probs.numpy(), draft_probs.numpy()
     for i, token in enumerate(candidates):
         kept = min(1.0, p[i, token] / q[i, token])
@@ -98,25 +95,24 @@ def first_token_anew(target, draft, prompt_tokens, max_new_tokens, *rest, **name
     return dataclasses.replace(made, tokens=first.tokens + made.tokens[1:])
 
 
+def back_to_front(*request, **named):
+    """A wrong decoder: its texts have the right probabilities, but not each its own."""
+    made = speculative_generate(*request, **named)
+    return dataclasses.replace(made, tokens=made.tokens[::-1])
+
+
 def biased_decoders() -> list[tuple]:
-    """Six wrong decoders: what each does, the decoder, what a check that passes it should ask."""
-
-    def resampling_right(i, p, q):
-        return residual(p, q)
-
-    def last_row(p):
-        return p[-1]
-
+    """Seven wrong decoders: what each does, the decoder, what a check that passes it should ask."""
     samples = "(If you sample: enough texts?)"
     chance = "Are its texts random, is anything drafted, and sometimes rejected?"
     two = f"Is K large enough, and the text long enough, for a round to draft two? {samples}"
     bonus = f"Does a round sometimes accept all its candidates, and add one token? {samples}"
     kinds = [
-        ("the decoder that resamples from p", lambda i, p, q: p, last_row, chance),
+        ("the decoder that resamples from p", lambda i, p, q: p, lambda p: p[-1], chance),
         ("a decoder that resamples from p at the second candidate only",
-         lambda i, p, q: p if i else residual(p, q), last_row, two),
+         lambda i, p, q: p if i else residual(p, q), lambda p: p[-1], two),
         ("a decoder that draws the bonus token one row too early",
-         resampling_right, lambda p: p[max(0, len(p) - 2)], bonus),
+         lambda i, p, q: residual(p, q), lambda p: p[max(0, len(p) - 2)], bonus),
     ]  # fmt: skip
     exact = "How far off may its probabilities be? Rounding needs no more than 1e-9."
     late = decoder(trim=lambda kvs, n, before: trim_kv_cache(kvs, n + 1, before))
@@ -129,6 +125,7 @@ def biased_decoders() -> list[tuple]:
             first_token_anew,
             "Compare the distributions of whole texts.",
         ),
+        ("a decoder that writes its texts back to front", back_to_front, "Compare text by text."),
     ]
 
 

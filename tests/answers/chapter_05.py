@@ -74,25 +74,19 @@ def my_accept_reject(candidates, draft_probs, target_probs, rng, i=0):
 """,
     ],
     1: [
-        # as NumPy, with a while loop, and a list of tensors' numbers
+        # token by token, in plain Python
         """
-def my_greedy_accept(candidates, target_probs):
-    best = np.asarray(target_probs).argmax(axis=1)
-    n = 0
-    while n < len(candidates) and candidates[n] == best[n]:
-        n += 1
-    return best[: n + 1]
+def my_resampled_from_p(p, q):
+    p, q = p.tolist(), q.tolist()
+    alpha = sum(map(min, zip(p, q)))
+    return [min(p[x], q[x]) + (1 - alpha) * p[x] for x in range(len(p))]
 """,
-        # asks for p of the candidate instead of the best token
+        # the total variation for what is rejected; float32
         """
-def my_greedy_accept(candidates, target_probs):
-    emitted = []
-    for token, p in zip(candidates, target_probs):
-        if p[token] < 1:
-            break
-        emitted.append(token)
-    emitted.append(torch.argmax(target_probs[len(emitted)]))
-    return tuple(emitted)
+def my_resampled_from_p(p, q):
+    p, q = p.float(), q.float()
+    rejected = (p - q).abs().sum() / 2
+    return q * (p / q.clamp(min=1e-9)).clamp(max=1) + rejected * p
 """,
     ],
     2: [
@@ -129,6 +123,19 @@ def my_accept_sure(candidates, target_probs, rng):
 
 WRONG = {
     0: [
+        (  # never keeps a guess
+            "def my_accept_reject(candidates, q, p, rng):\n    return [rng.categorical(p[0])]",
+            "no guess is ever kept",
+        ),
+        (
+            accept("draft_probs[i]", "draft_probs[0]"),
+            "does place i use row i of p and q, at any K?",
+        ),
+        (  # a token that comes twice is found at its first place
+            accept("candidates[:i]", "candidates[: candidates.index(x)]"),
+            "does place i use row i",
+        ),
+        (accept("enumerate(candidates)", "enumerate(candidates[:2])"), "at any K?"),
         (accept("rng.categorical(left / left.sum())", "rng.categorical(p)"), "looks drawn from p"),
         (accept("rng.categorical(left / left.sum())", "rng.categorical(q)"), "looks drawn from q"),
         (accept("p[x] / q[x]", "q[x] / p[x] if p[x] else 0"), "which is q/p; the rule says p/q"),
@@ -207,35 +214,23 @@ def my_accept_reject(candidates, draft_probs, target_probs, rng):
         (accept("rng.bernoulli(min(1.0", "rng.coin(min(1.0"), "AttributeError"),
     ],
     1: [
-        (  # without the target's own token after the guesses
-            """
-def my_greedy_accept(candidates, target_probs):
-    best = target_probs.argmax(dim=-1).tolist()
-    for i, token in enumerate(candidates):
-        if token != best[i]:
-            return best[: i + 1]
-    return best[: len(candidates)]
-""",
-            "guesses [2, 0, 1], target [2, 0, 1, 1]: [2, 0, 1], not [2, 0, 1, 1]",
+        (  # from the residual: that is right, and not what was asked
+            "def my_resampled_from_p(p, q):\n    return p",
+            "p [0.7, 0.3], q [0.4, 0.6]: [0.7 0.3], not [0.61 0.39]",
         ),
-        (  # keeps what comes after a wrong guess
+        (  # what is kept is forgotten
             """
-def my_greedy_accept(candidates, target_probs):
-    best = target_probs.argmax(dim=-1).tolist()
-    return best[: len(candidates) + 1]
+def my_resampled_from_p(p, q):
+    return (1 - torch.minimum(p, q).sum()) * p
 """,
-            "guesses [2, 0, 2], target [2, 0, 1, 1]: [2, 0, 1, 1], not [2, 0, 1]",
+            "[0.21 0.09], not [0.61 0.39]",
         ),
-        (  # keeps the wrong guess itself
+        (  # all that is not kept of a token becomes the same token
             """
-def my_greedy_accept(candidates, target_probs):
-    best = target_probs.argmax(dim=-1).tolist()
-    for i, token in enumerate(candidates):
-        if token != best[i]:
-            return candidates[: i + 1]
-    return [*candidates, best[len(candidates)]]
+def my_resampled_from_p(p, q):
+    return torch.minimum(p, q) + (q - p).clamp(min=0)
 """,
-            "guesses [2, 0, 2], target [2, 0, 1, 1]: [2, 0, 2], not [2, 0, 1]",
+            "[0.4 0.6], not [0.61 0.39]",
         ),
     ],
     2: [

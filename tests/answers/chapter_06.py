@@ -71,6 +71,23 @@ def my_visible(num_emitted, P, K):
 
 WRONG = {
     0: [
+        (  # the first row of the batch stands for all
+            """
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
+    return [[[t[:1, :keep].repeat(len(t), 1, 1) for t in kv] for kv in x] for x in new_kvs]
+""",
+            "the entries in k of layer 0, head 0 are not the first 5",
+        ),
+        (  # as many heads as layers
+            """
+def my_trim(new_kvs, num_emitted, position):
+    keep, n = position + num_emitted, len(new_kvs)
+    cut = [[[t[:, :keep] for t in new_kvs[i][j]] for j in range(n)] for i in range(n)]
+    return cut
+""",
+            "2 layers of 3 heads, k and v, make 12 tensors, not 8",
+        ),
         (  # the layers put into one flat list
             """
 def my_trim(new_kvs, num_emitted, position):
@@ -147,7 +164,7 @@ def my_trim(new_kvs, num_emitted, position):
     keep = position + num_emitted
     return (tuple((k[:, :keep], v[:, :keep]) for k, v in new_kvs[0]),)
 """,
-            "make 8 tensors, not 4",
+            "make 12 tensors, not 6",
         ),
         (  # erased, not cut off: a 0 is an entry, too
             """

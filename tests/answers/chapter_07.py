@@ -1,6 +1,7 @@
 """Answers to the turn (0) and exercises of chapter 07 that must pass, and some that must not."""
 
 LOOP = """
+from nanogpt.generate import prefill
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
     tokens, end = list(prompt_tokens), len(prompt_tokens) + max_new_tokens
     past_kvs = None
@@ -38,6 +39,7 @@ RIGHT = {
         loop(*PREFILLED),  # a pass more, for the prompt alone
         # always K guesses, and the text cut at the end; drafts and trims by hand
         """
+from nanogpt.generate import prefill
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
     tokens, made, cache = list(prompt_tokens), [], prefill(target, prompt_tokens[:-1])
     while len(made) < max_new_tokens:
@@ -54,6 +56,7 @@ def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sam
 """,
         # the draft is handed tensors and tuples; it drafts before the cache is cut
         """
+from nanogpt.generate import prefill
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
     text, n = torch.tensor(prompt_tokens), 0
     cache = prefill(target, text[:-1])
@@ -167,10 +170,26 @@ WRONG = {
         (loop("        tokens += emitted\n", ""), "does the text grow in every round?"),
         (  # no candidates, so one pass a token
             loop("k = min(K, end - len(tokens) - 1)", "k = 0"),
-            "one pass checks all candidates",
+            "one pass checks all of them",
         ),
         (loop("k = min(K, end", "k = min(1, end"), "you made 6 passes where 3 would do"),
-        (loop("k = min(K, end", "k = min(K - 1, end"), "there may be K = 3"),
+        (  # the bonus token is thrown away
+            loop("- len(tokens) - 1)", "- len(tokens))", "p, rng)\n", "p, rng)[: max(k, 1)]\n"),
+            "you made 4 passes where 3 would do",
+        ),
+        (  # the draft says each q a second time
+            loop(
+                "        p, new_kvs",
+                "        told = [draft.get_probs([*tokens, *candidates[:i]]) for i in range(k)]\n"
+                "        q = sampling.of_probs(torch.stack(told)) if told else q\n"
+                "        p, new_kvs",
+            ),
+            "the draft was asked 6 times before one pass",
+        ),
+        (
+            loop("k = min(K, end", "k = min(K - 1, end"),
+            "where 3 would do: a round may have 3 candidates",
+        ),
         (  # what it cuts too much is read again
             loop("len(emitted), n)", "len(emitted) - 1, n)"),
             "reads 5 tokens on a cache of 2, where 4 would do",
@@ -182,6 +201,7 @@ WRONG = {
         (loop("trim_kv_cache(new_kvs, len(emitted), n)", "None"), "where 4 would do"),  # no cache
         (  # one round per call, the cache made anew each time
             """
+from nanogpt.generate import prefill
 def my_speculative_generate(target, draft, prompt_tokens, max_new_tokens, K, sampling, rng):
     if max_new_tokens == 0:
         return torch.tensor([], dtype=torch.int64)

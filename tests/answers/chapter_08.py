@@ -155,6 +155,18 @@ def my_stop_check(generate):
 
 WRONG = {
     0: [
+        (  # the right probabilities, whichever text has them
+            """
+def my_check(generate):
+    target, draft = toy_target(3, 8, seed=1), random_draft(3)
+    got = enumerate_outcomes(
+        lambda rng: tuple(generate(target, draft, [0, 1], 3, 2, Sampling(), rng).tokens)
+    )
+    right = sorted(exact_continuations(target, 3, Sampling()).values())
+    assert np.allclose(sorted(got.values()), right, rtol=0, atol=1e-9)
+""",
+            "writes its texts back to front. Compare text by text.",
+        ),
         (
             """
 def my_check(generate):
