@@ -16,7 +16,7 @@ MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30260,
     "lines of the tests": 39868,
-    "words of README": 1548,
+    "words of README": 1497,
     "words of the series": 108883,
     "lines of code of the series": 17372,
 }
