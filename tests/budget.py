@@ -16,9 +16,9 @@ MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30260,
     "lines of the tests": 39868,
-    "words of README": 1497,
-    "words of the series": 108883,
-    "lines of code of the series": 17372,
+    "words of README": 1500,
+    "words of the series": 109234,
+    "lines of code of the series": 17378,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

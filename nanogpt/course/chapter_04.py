@@ -73,7 +73,7 @@ def judge_pass(
     T = len(text) - n
     assert len(passes) < 2, f"{len(passes)} passes: all {T} tokens are known, one will do"
     assert sum(passes) <= T, (
-        f"the pass read {sum(passes)} tokens: {T} will do, each of the text's once, in a batch of 1"
+        f"the pass read {sum(passes)} tokens: {T} are enough: each token once, in a batch of 1"
     )
     assert given == text[P + 1 :], f"the caller's list of candidates is changed: {given}"
     assert unread == text[n:P], f"the caller's list of unread tokens is changed: {unread}"

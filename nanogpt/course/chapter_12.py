@@ -98,9 +98,9 @@ def slip_of_estimate(K: object, pairs: Sequence[tuple[int, int]], memory: int) -
         return ""
     said = f"best should be asked at α = {a / b:.3f}; your K is its answer at {alpha:.3f}"
     for fault, (x, y) in {
-        "you divide by the drafted guesses; examined are fewer": (a, 16 + sum(k for k, _ in last)),
+        "you divide by the drafted guesses; fewer were examined": (a, 16 + sum(k for k, _ in last)),
         "where all were accepted, no further guess was examined": (a, 16 + a - 13 + len(last)),
-        "accepted are one fewer than emitted: the last token is the target's": (a + len(last), b),
+        "a round accepts one token less than it emits, not all": (a + len(last), b),
         "where are the imagined guesses, 13 of 16? they always count": sums(last, 0, 0),
         "only the last rounds count": sums(pairs),
         "these are the first rounds, not the last": sums(pairs[:memory]),

@@ -287,7 +287,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
     rows = torch.stack([logits[i, n + i] for i in range(B)])
     return sampling.probs(rows), tuple(tuple((k[:1], v[:1]) for k, v in layer) for layer in kvs)
 """,
-            "the pass read 25 tokens: 5 will do",
+            "the pass read 25 tokens: 5 are enough",
         ),
         (  # one pass for the cache, then the blocks by hand for each row
             """

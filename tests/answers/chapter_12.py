@@ -159,7 +159,7 @@ def my_by_acceptance(best, memory):
 
     return policy
 """,
-            "one fewer than emitted",
+            "one token less than it emits",
         ),
         (  # nothing imagined
             """
