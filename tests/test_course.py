@@ -694,6 +694,7 @@ def test_the_readers_copy_is_looked_for_before_the_course(tmp_path, monkeypatch,
 WRONG = {
     "no such folder": (["--notebooks", "none"], "no chapters in none: their files are "),
     "no such chapter": (["06"], "no chapter 06 in .; it has 05"),
+    "no number": (["my_notebooks"], "no chapter my_notebooks in .; it has 05"),
     "no time": (["--seconds", "0"], "--seconds 0: give an answer some time"),
     "no end of time": (["--seconds", "inf"], "--seconds inf: give an answer some time"),
     "nothing to copy": (["--copy", "mine"], "no chapters to copy: this package does not lie in"),
@@ -721,9 +722,7 @@ def test_a_copy_takes_what_is_missing_and_overwrites_nothing(tmp_path, monkeypat
         encoding="utf-8",
     )
     (tmp_path / "notebooks" / "pictures").mkdir()
-    assert said(["--copy", "my/copy"], capsys) == [
-        "my/copy: 1 chapters copied, 0 left as they were"
-    ]
+    assert said(["--copy", "my/copy"], capsys) == ["my/copy: 1 chapter copied, 0 left as they were"]
     mine = tmp_path / "my" / "copy" / "05_toy.ipynb"
     cells = [json.loads(p.read_text(encoding="utf-8"))["cells"] for p in (stored, mine)]
     assert all(a["source"] == b["source"] for a, b in zip(*cells, strict=True))

@@ -77,7 +77,7 @@ def copy(folder: Path) -> None:
         part.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         part.replace(folder / path.name)
     kept = len(paths(own)) - len(new)
-    print(f"{folder}: {len(new)} chapters copied, {kept} left as they were")
+    print(f"{folder}: {len(new)} chapter{'s' * (len(new) != 1)} copied, {kept} left as they were")
 
 
 def standings(chapters: Sequence[Chapter], seconds: float) -> Iterator[Standing]:
@@ -238,16 +238,11 @@ def detail(standing: Standing) -> Iterator[str]:
         yield f"predictions: {sum(chapter.guesses)} of {len(chapter.guesses)} filled in"
 
 
-def number(text: str) -> str:
-    """A chapter's two digits, of 5 or 05. Raises ValueError for anything else."""
-    return f"{int(text):02}"
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Which chapters, where, and how long an answer may take."""
     parser = argparse.ArgumentParser(prog="nanogpt course", description=__doc__)
     add, either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    either("chapter", nargs="?", type=number, help="one of them, as in 05: what its judges say")
+    either("chapter", nargs="?", help="one of them, as in 05: what its judges say")
     how = "copy the chapters, without outputs, into this folder, those not in it, and do no more"
     either("--copy", type=Path, metavar="FOLDER", help=how)
     add("--notebooks", type=Path, metavar="FOLDER", help="where your notebooks are")
@@ -283,7 +278,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.chapter is None:
         where = f" --notebooks {folder}" if given.notebooks else ""
         return show(folder, [read(path) for path in files.values()], given.seconds, where)
-    if given.chapter not in files:
-        raise ValueError(f"no chapter {given.chapter} in {folder}; it has {', '.join(files)}")
-    [standing] = standings([read(files[given.chapter])], given.seconds)
+    chapter = given.chapter.zfill(2)
+    if chapter not in files:
+        raise ValueError(f"no chapter {chapter} in {folder}; it has {', '.join(files)}")
+    [standing] = standings([read(files[chapter])], given.seconds)
     print(*detail(standing), *renewal(folder, [standing]), sep="\n")
