@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import linecache
 import traceback
 from collections import Counter
 from collections.abc import Callable
 
 
 class Refused(AssertionError):
-    """What a check says of an answer. A notebook shows the sentence, and no traceback."""
+    """What a check says of an answer. A notebook shows the sentence, and no traceback.
+
+    Of an error that the check met in the answer, its cause, it shows the answer's line as well.
+    """
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: its documentation, *Custom exception tracebacks*."""
-        return [f"\x1b[31m✗ {self}\x1b[0m"]
+        said = [f"\x1b[31m✗ {self}\x1b[0m"]
+        for frame, line in traceback.walk_tb(self.__cause__ and self.__cause__.__traceback__):
+            if frame.f_globals.get("__name__") == "__main__":
+                code = linecache.getline(frame.f_code.co_filename, line).strip()
+                said[1:] = [f"in {frame.f_code.co_name}, line {line}: {code}"]
+        return said
 
 
 def attempt(check: Callable, *mine) -> None:
@@ -33,7 +42,7 @@ def attempt(check: Callable, *mine) -> None:
         judges = frame.f_globals.get("__name__", "").startswith("nanogpt.")
         if not str(error) or not (judges or frame.f_code is getattr(check, "__code__", None)):
             raise
-        raise Refused(str(error)) from None
+        raise Refused(str(error)) from error.__cause__
     else:
         print("passed")
 
