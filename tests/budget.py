@@ -14,7 +14,7 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30265,
+    "lines of the package": 30266,
     "lines of the tests": 39874,
     "words of README": 1500,
     "words of the series": 109234,

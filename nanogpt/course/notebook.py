@@ -39,8 +39,9 @@ def attempt(check: Callable, *mine) -> None:
         print("not attempted yet")
     except AssertionError as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        judges = frame.f_globals.get("__name__", "").startswith("nanogpt.")
-        if not str(error) or not (judges or frame.f_code is getattr(check, "__code__", None)):
+        package = frame.f_globals.get("__name__", "").startswith("nanogpt.")
+        its_cell = getattr(getattr(check, "__code__", None), "co_filename", "")  # not the answer's
+        if not str(error) or not (package or frame.f_code.co_filename == its_cell):
             raise
         raise Refused(str(error)) from error.__cause__
     else:

@@ -405,7 +405,7 @@ def my_alpha_needed(wanted, draft_cost, verify_cost, rest):
                 return alpha
     return math.nan
 """,
-            "at its best K",
+            "a smaller α than 0.9106 will do",
         ),
         (
             """

@@ -278,7 +278,7 @@ def my_alpha(p, q):
 def my_alpha(p, q):
     return (p * q).sum()
 """,
-            "equal distributions",
+            "three letters: 0.280, not 0.600",
         ),
         (
             """
