@@ -1,5 +1,12 @@
 """Answers to the turn and the exercises of chapter 01: right ones of several kinds, wrong ones."""
 
+TURN = """
+def my_head_forward(head, x, attn_bias):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
+"""
+
 RIGHT = {
     0: [
         """
@@ -139,30 +146,15 @@ def my_head_forward(head, x, attn_bias):
             "the scores are not scaled",
         ),
         (
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / x.shape[-1] ** 0.5
-    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
-""",
+            TURN.replace("k.shape", "x.shape"),
             "the scores are scaled by √C",
         ),
         (
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
-    return F.softmax(scores + attn_bias, dim=1) @ v, (k, v)
-""",
+            TURN.replace("dim=-1", "dim=1"),
             "along which dimension does your softmax run?",
         ),
         (  # forgets the bias
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace("scores + attn_bias", "scores"),
             "a row sees what attn_bias hides from it",
         ),
         (  # masks the weights
@@ -185,39 +177,19 @@ def my_head_forward(head, x, attn_bias):
             "use the bias that you are given",
         ),
         (
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = k @ q.transpose(-2, -1) / k.shape[-1] ** 0.5
-    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
-""",
+            TURN.replace("q @ k.", "k @ q."),
             "rows and columns are swapped",
         ),
         (
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
-    return F.softmax(scores + attn_bias, dim=-1) @ v
-""",
+            TURN.replace(", (k, v)", ""),
             "return two: the output, and the pair",
         ),
         (
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
-    return F.softmax(scores + attn_bias, dim=-1) @ v, (v, k)
-""",
+            TURN.replace("(k, v)", "(v, k)"),
             "the keys that you return are not those of head.key",
         ),
         (  # returns the weights
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
-    return F.softmax(scores + attn_bias, dim=-1), (k, v)
-""",
+            TURN.replace("(scores + attn_bias, dim=-1) @ v", "(scores + attn_bias, dim=-1)"),
             "the shape of the output is (2, 5, 5)",
         ),
         (
@@ -241,12 +213,7 @@ def my_head_forward(head, x, attn_bias):
             "head.query computed 50 vectors, and there are 10 new ones",
         ),
         (  # divides by the 4 of the shipped target, whatever the head's size
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / 4
-    return F.softmax(scores + attn_bias, dim=-1) @ v, (k, v)
-""",
+            TURN.replace("k.shape[-1] ** 0.5", "4"),
             "not the weighted average of the values",
         ),
     ],

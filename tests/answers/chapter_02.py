@@ -1,5 +1,16 @@
 """Answers to the turn (0) and exercises of chapter 02: right ones of several kinds, wrong ones."""
 
+TURN = """
+def my_cached_step(head, x, past_kv):
+    q, k, v = head.query(x), head.key(x), head.value(x)
+    if past_kv is not None:
+        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+    T, n = q.shape[1], k.shape[1]
+    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return F.softmax(scores, dim=-1) @ v, (k, v)
+"""
+
 RIGHT = {
     0: [
         """
@@ -124,16 +135,10 @@ def my_cached_step(head, x, past_kv):
             "it must hold the old entries and the new ones",
         ),
         (  # new before old
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        k, v = torch.cat([k, past_kv[0]], dim=1), torch.cat([v, past_kv[1]], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace(
+                "([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)",
+                "([k, past_kv[0]], dim=1), torch.cat([v, past_kv[1]], dim=1)",
+            ),
             "the 3 old ones come first",
         ),
         (  # PyTorch's is_causal hides the cache: it is aligned with the first column
@@ -173,16 +178,7 @@ def my_cached_step(head, x, past_kv):
             "look at rows 1, 2, 3 of the output",
         ),
         (  # not scaled
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1)).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace("(-2, -1) * q.shape[-1] ** -0.5", "(-2, -1)"),
             "are the scores divided by √hs",
         ),
         (  # old tokens ask again
@@ -200,29 +196,11 @@ def my_cached_step(head, x, past_kv):
             "not (B, T, hs) = (2, 1, 3): only new tokens ask",
         ),
         (  # the pair is lost
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v
-""",
+            TURN.replace(", (k, v)", ""),
             "return two things, the output and the pair (k, v)",
         ),
         (  # three things
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, k, v
-""",
+            TURN.replace("(k, v)", "k, v"),
             "return two things, the output and the pair (k, v)",
         ),
         (  # the cache is overwritten in place

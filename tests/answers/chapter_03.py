@@ -1,5 +1,11 @@
 """Answers to the turn (0) and exercises of chapter 03: right ones of several kinds, wrong ones."""
 
+TURN = """
+def my_counted_table(tokens, V):
+    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
+    return counts / counts.sum(dim=1, keepdim=True)
+"""
+
 RIGHT = {
     0: [
         """
@@ -121,43 +127,23 @@ class MyCopyDraft(Draft):
 WRONG = {
     0: [
         (  # what comes before, not after
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens[1:] * V + tokens[:-1], minlength=V * V).view(V, V) + 1
-    return counts / counts.sum(dim=1, keepdim=True)
-""",
+            TURN.replace("[:-1] * V + tokens[1:]", "[1:] * V + tokens[:-1]"),
             "row i is for what comes after token i",
         ),
         (  # no smoothing: an empty row is NaN
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V)
-    return counts / counts.sum(dim=1, keepdim=True)
-""",
+            TURN.replace("(V, V) + 1", "(V, V)"),
             "add one to every count before you divide",
         ),
         (  # each column is divided by its sum
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
-    return counts / counts.sum(dim=0)
-""",
+            TURN.replace("1, keepdim=True", "0"),
             "the rows sum to",
         ),
         (  # counts, no probabilities
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
-    return counts
-""",
+            TURN.replace("counts / counts.sum(dim=1, keepdim=True)", "counts"),
             "the rows sum to 7, 5, 3, not to 1",
         ),
         (  # divided by the sum of the whole table
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
-    return counts / counts.sum()
-""",
+            TURN.replace("dim=1, keepdim=True", ""),
             "divide each row by its own sum",
         ),
         (  # a pair that occurs twice is counted once
@@ -170,29 +156,21 @@ def my_counted_table(tokens, V):
             "a pair that occurs twice counts twice",
         ),
         (  # the end of the text is followed by its beginning
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens * V + tokens.roll(-1), minlength=V * V).view(V, V) + 1
-    return counts / counts.sum(dim=1, keepdim=True)
-""",
+            TURN.replace("[:-1] * V + tokens[1:]", " * V + tokens.roll(-1)"),
             "a text has an end",
         ),
         (  # the last pair is lost
-            """
-def my_counted_table(tokens, V):
-    tokens = tokens[:-1]
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
-    return counts / counts.sum(dim=1, keepdim=True)
-""",
+            TURN.replace(
+                "def my_counted_table(tokens, V):",
+                "def my_counted_table(tokens, V):\n    tokens = tokens[:-1]",
+            ),
             "N tokens have N-1 pairs",
         ),
         (  # as many rows as tokens that occur
-            """
-def my_counted_table(tokens, V):
-    V = int(tokens.max()) + 1
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
-    return counts / counts.sum(dim=1, keepdim=True)
-""",
+            TURN.replace(
+                "def my_counted_table(tokens, V):",
+                "def my_counted_table(tokens, V):\n    V = int(tokens.max()) + 1",
+            ),
             "for V = 5 the table has shape (3, 3), not (5, 5)",
         ),
         (  # the text is changed
@@ -205,11 +183,7 @@ def my_counted_table(tokens, V):
             "the tokens you were given have changed",
         ),
         (  # nothing is returned
-            """
-def my_counted_table(tokens, V):
-    counts = torch.bincount(tokens[:-1] * V + tokens[1:], minlength=V * V).view(V, V) + 1
-    return None
-""",
+            TURN.replace("counts / counts.sum(dim=1, keepdim=True)", "None"),
             "nothing came back",
         ),
         (  # a pair's number in base 10

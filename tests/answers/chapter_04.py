@@ -1,5 +1,11 @@
 """Answers to the exercises of chapter 04 that its checks must take, and some they must refuse."""
 
+TURN = """
+def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
+    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
+    return sampling.probs(logits[0]), cache
+"""
+
 RIGHT = {
     0: [
         "from nanogpt.speculative import verify_candidates as my_verify",
@@ -165,27 +171,15 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
             "5 passes: all 5 tokens are known, one will do",
         ),
         (  # without the current token
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([candidates]), past_kvs=past_kvs)
-    return sampling.probs(logits[0]), cache
-""",
+            TURN.replace("[current_token, *candidates]", "candidates"),
             "shape (4, 7), not (K+1, V) = (5, 7)",
         ),
         (  # the batch of one still there
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
-    return sampling.probs(logits), cache
-""",
+            TURN.replace("logits[0]", "logits"),
             "shape (1, 5, 7), not (K+1, V) = (5, 7)",
         ),
         (  # only the last row, as plain decoding takes it
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
-    return sampling.probs(logits[:, -1]), cache
-""",
+            TURN.replace("logits[0]", "logits[:, -1]"),
             "shape (1, 7), not (K+1, V) = (5, 7)",
         ),
         (  # the row of a guess, not the row before it
@@ -198,27 +192,15 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
             "it is p one token further on",
         ),
         (  # no cache
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]))
-    return sampling.probs(logits[0]), cache
-""",
+            TURN.replace(", past_kvs=past_kvs", ""),
             "the pass did not see the cache",
         ),
         (  # logits, not probabilities
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
-    return logits[0], cache
-""",
+            TURN.replace("sampling.probs(logits[0])", "logits[0]"),
             "these are logits",
         ),
         (  # a softmax that forgets temperature and top-k
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
-    return torch.softmax(logits[0], dim=-1), cache
-""",
+            TURN.replace("sampling.probs(logits[0])", "torch.softmax(logits[0], dim=-1)"),
             "`sampling` was not asked",
         ),
         (  # positions from 0
@@ -268,11 +250,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
             "the caller's list of candidates is changed",
         ),
         (
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
-    return sampling.probs(logits[0])
-""",
+            TURN.replace("(logits[0]), cache", "(logits[0])"),
             "return two things",
         ),
         (  # a copy of the text for each question

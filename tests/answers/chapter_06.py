@@ -1,5 +1,11 @@
 """Answers to the exercises of chapter 06 that its checks must take, and some they must refuse."""
 
+TURN = """
+def my_trim(new_kvs, num_emitted, position):
+    keep = position + num_emitted
+    return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
+"""
+
 RIGHT = {
     0: [
         "from nanogpt.cache import trim_kv_cache as my_trim",
@@ -97,27 +103,15 @@ def my_trim(new_kvs, num_emitted, position):
             "the cache is layers of heads of pairs",
         ),
         (  # a generator: no tuple is made of it
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted
-    return (tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("return tuple", "return "),
             "all of them tuples or lists",
         ),
         (  # the last emitted token has no entry
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted + 1
-    return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("+ num_emitted", "+ num_emitted + 1"),
             "a rejected guess stays",
         ),
         (  # only the accepted guesses, without the current token
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted - 1
-    return tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("+ num_emitted", "+ num_emitted - 1"),
             "an entry of the text is lost",
         ),
         (  # nothing at all
@@ -135,27 +129,15 @@ def my_trim(new_kvs, num_emitted, position):
             "k of layer 0, head 0 is (2, 2, 3), not (2, 5, 3): those from before the round",
         ),
         (  # the last ones, not the first
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted
-    return tuple(tuple((k[:, -keep:], v[:, -keep:]) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("[:, :keep], v[:, :keep]", "[:, -keep:], v[:, -keep:]"),
             "the entries in k of layer 0, head 0 are not the first 5",
         ),
         (  # rows of the batch in place of entries
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted
-    return tuple(tuple((k[:keep], v[:keep]) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("[:, :keep], v[:, :keep]", "[:keep], v[:keep]"),
             "k of layer 0, head 0 is (2, 8, 3), not (2, 5, 3)",
         ),
         (  # the keys alone
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted
-    return tuple(tuple((k[:, :keep], v) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("v[:, :keep]", "v"),
             "v of layer 0, head 0 is (2, 8, 3), not (2, 5, 3)",
         ),
         (  # the first layer alone
@@ -186,11 +168,7 @@ def my_trim(new_kvs, num_emitted, position):
             "5 emitted: k of layer 0, head 0 is (2, 0, 3), not (2, 8, 3): nothing is left",
         ),
         (
-            """
-def my_trim(new_kvs, num_emitted, position):
-    keep = position + num_emitted
-    tuple(tuple((k[:, :keep], v[:, :keep]) for k, v in layer) for layer in new_kvs)
-""",
+            TURN.replace("return tuple", "tuple"),
             "nothing came back",
         ),
     ],

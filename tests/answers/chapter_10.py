@@ -1,5 +1,17 @@
 """Chapter 10: right answers to its turn and exercises, and wrong ones that must be refused."""
 
+TURN = """
+def my_row(counts, context, letters):
+    row = {x: 1 / len(letters) for x in letters}
+    for n in range(len(context) + 1):
+        seen = counts.get(context[len(context) - n :])
+        if seen is None:
+            break
+        u, total = len(seen), sum(seen.values())
+        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
+    return row
+"""
+
 RIGHT = {
     0: [
         """
@@ -126,31 +138,11 @@ def my_places(text, contexts):
 WRONG = {
     0: [
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[-n:])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("len(context) - n :", "-n:"),
             "context[-0:] is all of it",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    row = None
-""",
+            TURN.replace("return row", "row = None"),
             "None came back",
         ),
         (
@@ -165,31 +157,11 @@ def my_row(counts, context, letters):
             "walk only to what is known",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = sum(seen.values()), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("len(seen)", "sum(seen.values())"),
             "how many *different* letters followed",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = 1, sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("len(seen)", "1"),
             "share is 1,",
         ),
         (
@@ -206,31 +178,11 @@ def my_row(counts, context, letters):
             "lacks the newest letter",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u / len(letters)) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("* row[x]", "/ len(letters)"),
             "mixed with the even row",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / total for x in letters}
-    return row
-""",
+            TURN.replace("(total + u)", "total"),
             "the row sums to",
         ),
         (
@@ -244,17 +196,10 @@ def my_row(counts, context, letters):
             "bare counts",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row.get(x, 0)) / (total + u) for x in seen}
-    return row
-""",
+            TURN.replace(
+                "(seen[x] + u * row[x]) / (total + u) for x in letters",
+                "(seen[x] + u * row.get(x, 0)) / (total + u) for x in seen",
+            ),
             "no q for the letters",
         ),
         (
@@ -300,60 +245,22 @@ def my_row(counts, context, letters):
             "down to the even row",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return {**row, "others": 0.0}
-""",
+            TURN.replace("return row", 'return {**row, "others": 0.0}'),
             "none of the letters",
         ),
         (  # right for contexts of two letters
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(min(2, len(context)) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("len(context) +", "min(2, len(context)) +"),
             "its own counts have no share in it",
         ),
         (  # only the letters that ever came
-            """
-def my_row(counts, context, letters):
-    letters = sorted(counts[""])
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace(
+                "def my_row(counts, context, letters):",
+                'def my_row(counts, context, letters):\n    letters = sorted(counts[""])',
+            ),
             "no q for the letters z",
         ),
         (  # an alphabet of five
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / 5 for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("len(letters)", "5"),
             "the row sums to",
         ),
         (  # right, but each row is made again for each letter of the next one

@@ -1,5 +1,13 @@
 """Answers to the turn (0) and exercises of chapter 11: right ones of several kinds, wrong ones."""
 
+TURN = """
+def my_rewind(cached, context):
+    kept = 0
+    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
+        kept += 1
+    return kept, context[kept:]
+"""
+
 RIGHT = {
     0: [
         """
@@ -133,44 +141,21 @@ def my_rewind(cached, context):
             "3 entries stay, the last token's among them: drop that one",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context)) and cached[kept] == context[kept]:
-        kept += 1
-    return kept, context[kept:] or context[-1:]
-""",
+            TURN.replace("(context) - 1", "(context)").replace(
+                "[kept:]", "[kept:] or context[-1:]"
+            ),
             "the last token's among them: drop that one, it must be read",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
-        kept += 1
-    return cached[:kept], context[kept:]
-""",
+            TURN.replace("return kept", "return cached[:kept]"),
             "kept must be a number of entries, not [1, 2, 3]",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
-        kept += 1
-    return kept, len(context) - kept
-""",
+            TURN.replace("context[kept:]", "len(context) - kept"),
             "fed must be a list of tokens, not 1",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
-        kept += 1
-    kept = min(kept + 1, len(cached))
-    return kept, context[kept:]
-""",
+            TURN.replace("kept += 1", "kept += 1\n    kept = min(kept + 1, len(cached))"),
             "nothing is read",
         ),
         (
@@ -203,13 +188,7 @@ def my_rewind(cached, context):
             "but the context has ended",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
-        kept += 1
-    return kept, context[-1:]
-""",
+            TURN.replace("[kept:]", "[-1:]"),
             "so [6, 0] must be read, not [0]",
         ),
         (
@@ -238,13 +217,7 @@ def my_rewind(cached, context):
             "still good in the cache",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
-        kept += 1
-    return kept
-""",
+            TURN.replace(", context[kept:]", ""),
             "return two things, (kept, fed), not 3",
         ),
         (
@@ -312,13 +285,9 @@ def my_rewind(cached, context):
             "any tokens may come, and many",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), max(1, len(context) - 1)) and cached[kept] == context[kept]:
-        kept += 1
-    return kept, context[kept:] or context[-1:]
-""",
+            TURN.replace("len(context) - 1", "max(1, len(context) - 1)").replace(
+                "[kept:]", "[kept:] or context[-1:]"
+            ),
             "1 entries stay, the last token's among them",
         ),
     ],

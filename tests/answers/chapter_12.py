@@ -1,5 +1,32 @@
 """Chapter 12: right answers to its turn and exercises, and wrong ones that must be refused."""
 
+TURN = """
+def my_by_acceptance(best, memory):
+    def policy(rounds):
+        accepted, examined = 13, 16
+        for r in rounds[-memory:]:
+            accepted += r.n_accepted
+            examined += r.n_examined
+        return best(accepted / examined), None
+
+    return policy
+"""
+
+ANSWER_2 = """
+def my_by_entropy(budget):
+    def policy(rounds):
+        spent = 0.0
+
+        def more(q, n):
+            nonlocal spent
+            spent += draft_entropy(q)
+            return n == 0 or spent <= budget
+
+        return 16, more
+
+    return policy
+"""
+
 RIGHT = {
     0: [
         """
@@ -120,59 +147,21 @@ def my_by_entropy(budget):
 WRONG = {
     0: [
         (  # drafted instead of examined
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds[-memory:]:
-            accepted += r.n_accepted
-            examined += len(r.candidates)
-        return best(accepted / examined), None
-
-    return policy
-""",
+            TURN.replace("r.n_examined", "len(r.candidates)"),
             "you divide by the drafted guesses",
         ),
         (  # one more examined than there were
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds[-memory:]:
-            accepted += r.n_accepted
-            examined += r.n_accepted + 1
-        return best(accepted / examined), None
-
-    return policy
-""",
+            TURN.replace("n_examined", "n_accepted + 1"),
             "no further guess was examined",
         ),
         (  # emitted instead of accepted
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds[-memory:]:
-            accepted += len(r.emitted)
-            examined += r.n_examined
-        return best(accepted / examined), None
-
-    return policy
-""",
+            TURN.replace("r.n_accepted", "len(r.emitted)"),
             "one token less than it emits",
         ),
         (  # nothing imagined
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 0, 0
-        for r in rounds[-memory:]:
-            accepted += r.n_accepted
-            examined += r.n_examined
-        return best(accepted / examined if examined else 13 / 16), None
-
-    return policy
-""",
+            TURN.replace("13, 16", "0, 0").replace(
+                "/ examined", "/ examined if examined else 13 / 16"
+            ),
             "where are the imagined guesses",
         ),
         (  # imagined only until there are rounds
@@ -194,45 +183,15 @@ def my_by_acceptance(best, memory):
             "where are the imagined guesses",
         ),
         (  # the whole text
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds:
-            accepted += r.n_accepted
-            examined += r.n_examined
-        return best(accepted / examined), None
-
-    return policy
-""",
+            TURN.replace("[-memory:]", ""),
             "only the last rounds count",
         ),
         (  # the first rounds
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds[:memory]:
-            accepted += r.n_accepted
-            examined += r.n_examined
-        return best(accepted / examined), None
-
-    return policy
-""",
+            TURN.replace("-memory:", ":memory"),
             "the first rounds, not the last",
         ),
         (  # without the newest round
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds[-memory - 1 : -1]:
-            accepted += r.n_accepted
-            examined += r.n_examined
-        return best(accepted / examined), None
-
-    return policy
-""",
+            TURN.replace("memory:", "memory - 1 : -1"),
             "the last round counts, too",
         ),
         (  # a mean of the rounds' ratios
@@ -282,17 +241,7 @@ def my_by_acceptance(best, memory):
             "the policy remembers an earlier call",
         ),
         (  # K alone
-            """
-def my_by_acceptance(best, memory):
-    def policy(rounds):
-        accepted, examined = 13, 16
-        for r in rounds[-memory:]:
-            accepted += r.n_accepted
-            examined += r.n_examined
-        return best(accepted / examined)
-
-    return policy
-""",
+            TURN.replace(", None", ""),
             "not (K, None)",
         ),
         (  # no policy, but a K
@@ -386,20 +335,7 @@ def my_mended_residual(p, q, kept):
     ],
     2: [
         (
-            """
-def my_by_entropy(budget):
-    def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent += draft_entropy(q)
-            return n == 0 or spent < budget
-
-        return 16, more
-
-    return policy
-""",
+            ANSWER_2.replace("= budget", " budget"),
             "1 drawn, not 16",
         ),
         (
@@ -438,20 +374,7 @@ def my_by_entropy(budget):
             "3 drawn, not 2",
         ),
         (
-            """
-def my_by_entropy(budget):
-    def policy(rounds):
-        spent = 0.0
-
-        def more(q, n):
-            nonlocal spent
-            spent = draft_entropy(q)
-            return n == 0 or spent <= budget
-
-        return 16, more
-
-    return policy
-""",
+            ANSWER_2.replace("spent +", "spent "),
             "16 drawn, not 2",
         ),
     ],

@@ -1,5 +1,16 @@
 """Answers to the turn (0) and exercises of chapter 13: right ones of several kinds, wrong ones."""
 
+TURN = """
+def my_fair_clock(old, new, prompts):
+    old(prompts[0]), new(prompts[0])
+    ratios = []
+    for i, prompt in enumerate(prompts):
+        runs = (old, new) if i % 2 == 0 else (new, old)
+        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
+        ratios.append(seconds[old] / seconds[new])
+    return median(ratios)
+"""
+
 RIGHT = {
     0: [
         """
@@ -109,16 +120,7 @@ def my_entries_written(rounds):
 WRONG = {
     0: [
         (  # upside down
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[new] / seconds[old])
-    return median(ratios)
-""",
+            TURN.replace("[old] / seconds[new]", "[new] / seconds[old]"),
             "upside down",
         ),
         (  # upside down in the swapped pairs
@@ -135,68 +137,23 @@ def my_fair_clock(old, new, prompts):
             "in half of your pairs the ratio is upside down",
         ),
         (  # the clock is given a result
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace("lambda: who", "who"),
             "give clock a function: clock(lambda: old(prompt))",
         ),
         (  # no warm-up
-            """
-def my_fair_clock(old, new, prompts):
-    # nothing is run before
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace("old(prompts[0]), new(prompts[0])", "# nothing is run before"),
             "a slow first call must not count",
         ),
         (  # only one decoder is warmed up
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace(", new(prompts[0])", ""),
             "a slow first call must not count",
         ),
         (  # the mean of the ratios
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return mean(ratios)
-""",
+            TURN.replace("median", "mean"),
             "accidents (here on two prompts) must not count",
         ),
         (  # always the same one first
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace("(old, new) if i % 2 == 0 else (new, old)", "(old, new)"),
             "who goes first in each pair?",
         ),
         (  # all of one, then all of the other
@@ -234,29 +191,11 @@ def my_fair_clock(old, new, prompts):
             "prompt by prompt, the ratios are 1, 3 and 2",
         ),
         (  # all ratios
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return ratios
-""",
+            TURN.replace("median(ratios)", "ratios"),
             "return one number",
         ),
         (  # nothing is returned
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return None
-""",
+            TURN.replace("median(ratios)", "None"),
             "return one number",
         ),
         (  # a clock that nobody can set
@@ -278,16 +217,10 @@ def my_fair_clock(old, new, prompts):
             "you never looked at the clock",
         ),
         (  # old first in two pairs of three
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (new, old) if i % 3 == 2 else (old, new)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace(
+                "(old, new) if i % 2 == 0 else (new, old)",
+                "(new, old) if i % 3 == 2 else (old, new)",
+            ),
             "who goes first in each pair?",
         ),
         (  # says 2 whatever the clock says
@@ -313,29 +246,11 @@ def my_fair_clock(old, new, prompts):
             "prompt by prompt, the ratios are 2, 1 and 3",
         ),
         (  # swapped once, half-way
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i < len(prompts) / 2 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace("% 2 == 0", "< len(prompts) / 2"),
             "swap who goes first from pair to pair, not once",
         ),
         (  # the mean of all but the best and the worst
-            """
-def my_fair_clock(old, new, prompts):
-    old(prompts[0]), new(prompts[0])
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return mean(sorted(ratios)[1:-1] or ratios)
-""",
+            TURN.replace("median(ratios)", "mean(sorted(ratios)[1:-1] or ratios)"),
             "accidents (here on two prompts) must not count",
         ),
         (  # a warm-up before every pair

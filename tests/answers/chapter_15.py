@@ -1,5 +1,14 @@
 """Chapter 15: right answers to its turn and exercises, and wrong ones that must be refused."""
 
+TURN = """
+def my_medusa_loss(logits, tokens):
+    loss = 0.0
+    for i in range(1, logits.shape[2] + 1):
+        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
+        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+    return loss
+"""
+
 RIGHT = {
     0: [
         """
@@ -94,25 +103,14 @@ def my_medusa_loss(logits, tokens):  # head 1 repeats lm_head
             "which lm_head already predicts",
         ),
         (
-            """
-def my_medusa_loss(logits, tokens):
-    loss = 0.0
-    for i in range(1, logits.shape[2] + 1):
-        guesses, labels = logits[:, : -2 - i, i - 1], tokens[:, 2 + i :]
-        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
-    return loss
-""",
+            TURN.replace(
+                "[:, : -1 - i, i - 1], tokens[:, 1 + i :]",
+                "[:, : -2 - i, i - 1], tokens[:, 2 + i :]",
+            ),
             "a place too far",
         ),
         (
-            """
-def my_medusa_loss(logits, tokens):
-    loss = 0.0
-    for i in range(1, logits.shape[2] + 1):
-        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
-        loss += F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
-    return loss
-""",
+            TURN.replace("0.8**i * F", "F"),
             "weights are missing",
         ),
         (
@@ -138,14 +136,10 @@ def my_medusa_loss(logits, tokens):
             "wrap around",
         ),
         (
-            """
-def my_medusa_loss(logits, tokens):
-    loss = 0.0
-    for i in range(1, logits.shape[2] + 1):
-        guesses, labels = logits[:, : -1 - i, i - 1], tokens[:, 1 + i :]
-        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten()).item()
-    return loss
-""",
+            TURN.replace(
+                "(guesses.flatten(0, 1), labels.flatten())",
+                "(guesses.flatten(0, 1), labels.flatten()).item()",
+            ),
             "no gradient",
         ),
         (
@@ -197,14 +191,10 @@ def my_medusa_loss(logits, tokens):  # a gradient, but of something else
             "head 1 of 3 gets no gradient",
         ),
         (
-            """
-def my_medusa_loss(logits, tokens):
-    loss = 0.0
-    for i in range(1, logits.shape[2] + 1):
-        guesses, labels = logits[:, 1 + i :, i - 1], tokens[:, : -1 - i]
-        loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
-    return loss
-""",
+            TURN.replace(
+                "[:, : -1 - i, i - 1], tokens[:, 1 + i :]",
+                "[:, 1 + i :, i - 1], tokens[:, : -1 - i]",
+            ),
             "labels lie ahead",
         ),
         (

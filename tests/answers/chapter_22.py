@@ -1,8 +1,6 @@
 """Chapter 22: right answers to its turn and exercises, and wrong ones that must be refused."""
 
-RIGHT = {
-    0: [
-        """
+TURN = """
 def my_told(logits, table, current, sampling, rng):
     tokens, rows, before = [], [], current
     for row in logits:
@@ -11,7 +9,11 @@ def my_told(logits, table, current, sampling, rng):
         tokens.append(before)
         rows.append(q)
     return tokens, torch.stack(rows)
-""",
+"""
+
+RIGHT = {
+    0: [
+        TURN,
         """
 def my_told(logits, table, current, sampling, rng):
     every = sampling.probs(logits[:, None] + table)  # (K, V, V): after each token there could be
@@ -119,29 +121,13 @@ def my_told(logits, table, current, sampling, rng):
             "not drawn from it",
         ),
         (
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before = [], [], current
-    for row in logits:
-        q = sampling.probs(row + table[:, before])
-        before = rng.categorical(q)
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace("[before]", "[:, before]"),
             "read by column",
         ),
         (
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before = [], [], current
-    for row in logits:
-        q = torch.softmax(row + table[before], -1)
-        before = rng.categorical(q)
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace(
+                "sampling.probs(row + table[before])", "torch.softmax(row + table[before], -1)"
+            ),
             "sampling rule is missing",
         ),
         (
@@ -192,29 +178,14 @@ def my_told(logits, table, current, sampling, rng):
             "changed in place",
         ),
         (  # half a correction
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before = [], [], current
-    for row in logits:
-        q = sampling.probs(row + table[before] / 2)
-        before = rng.categorical(q)
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace("[before]", "[before] / 2"),
             "add the row of the token before to the logits",
         ),
         (  # neither top-k nor greedy
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before = [], [], current
-    for row in logits:
-        q = torch.softmax((row + table[before]) / sampling.temperature, -1)
-        before = rng.categorical(q)
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace(
+                "sampling.probs(row + table[before])",
+                "torch.softmax((row + table[before]) / sampling.temperature, -1)",
+            ),
             "sampling rule is missing",
         ),
         (  # the rule chooses before the correction

@@ -1,14 +1,16 @@
 """Answers to the turn (0) and exercises of chapter 31 that must pass, and some that must not."""
 
-RIGHT = {
-    0: [
-        """
+TURN = """
 def my_pasts(past, tokens, parents, after):
     pasts = [past]
     for token, parent in zip(tokens, parents):
         pasts.append(after(pasts[parent + 1], token))
     return pasts
-""",
+"""
+
+RIGHT = {
+    0: [
+        TURN,
         # each from the root, along its path
         """
 def my_pasts(past, tokens, parents, after):
@@ -91,13 +93,7 @@ def my_pasts(past, tokens, parents, after):
             "which need not be the guess before it in the list",
         ),
         (  # no row for the current token
-            """
-def my_pasts(past, tokens, parents, after):
-    pasts = [past]
-    for token, parent in zip(tokens, parents):
-        pasts.append(after(pasts[parent + 1], token))
-    return pasts[1:]
-""",
+            TURN.replace("return pasts", "return pasts[1:]"),
             "that of the current token, and one for each guess",
         ),
         (  # before the guess instead of after it
@@ -118,23 +114,11 @@ def my_pasts(past, tokens, parents, after):
             "what comes before the parent belongs to the past as well",
         ),
         (  # the parent's index, without the row of the current token
-            """
-def my_pasts(past, tokens, parents, after):
-    pasts = [past]
-    for token, parent in zip(tokens, parents):
-        pasts.append(after(pasts[max(parent, 0)], token))
-    return pasts
-""",
+            TURN.replace("parent + 1", "max(parent, 0)"),
             "row",
         ),
         (  # the parent's own row, one too early
-            """
-def my_pasts(past, tokens, parents, after):
-    pasts = [past]
-    for token, parent in zip(tokens, parents):
-        pasts.append(after(pasts[parent], token))
-    return pasts
-""",
+            TURN.replace("parent + 1", "parent"),
             "the row of node j is at j + 1",
         ),
         (  # takes the guesses away
