@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 SCREEN := $(if $(SSH_CONNECTION),,$(if $(filter Darwin,$(shell uname)),yes,$(DISPLAY)$(WAYLAND_DISPLAY)))
 LAB := --allow-root $(if $(SCREEN),,--no-browser)
 # Linux without an NVIDIA GPU: PyTorch's CPU build, 1.6 GB with all the rest instead of 5. Empty: pip's own choice.
-TORCH_INDEX ?= $(if $(filter Linux,$(shell uname)),$(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu))
+TORCH_INDEX ?= $(if $(filter Linux,$(shell uname)),$(if $(shell command -v nvidia-smi 2> /dev/null),,https://download.pytorch.org/whl/cpu))
 
 .PHONY: lab test tiny test-all rest demo bench notebooks minutes book browser check lint
 # The reader works in a copy, without outputs: no prediction is answered before it is made.

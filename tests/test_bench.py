@@ -394,9 +394,9 @@ def test_the_bars_of_the_design_hold():
     assert growth <= 1.15
 
 
-def test_a_learned_stop_can_be_measured_on_rows_that_decoding_makes(quick, capsys):
+def test_a_policy_can_be_measured_on_rows_that_decoding_makes(quick, capsys):
     """Counted tables make rows in inference mode; the second target meets them."""
-    main(["--draft", "counts", "--policy", "learned", "--pairs=1", "--tokens=8"])
+    main(["--draft", "counts", "--policy", "entropy", "--pairs=1", "--tokens=8"])
     assert capsys.readouterr().out.count("counts ") >= 2
 
 

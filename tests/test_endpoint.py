@@ -766,7 +766,10 @@ def test_a_server_without_ids_is_refused_after_one_reply(capsys):
     handler = type("Handler", (Stub,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        assert nanogpt(["audit", f"http://127.0.0.1:{server.server_port}/v1"]) == 2
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        assert nanogpt(["audit", "--constraints", url]) == 2  # an engine's: the address is one
+        assert "nanogpt audit ADDRESS: error: unrecognized" in capsys.readouterr().err
+        assert nanogpt(["audit", url]) == 2
         assert "no token ids to read again; use --told" in capsys.readouterr().err
         assert handler.asked == 1
         server.shutdown()

@@ -180,7 +180,7 @@ def test_a_notebook_runs_alone_offline_and_its_checks_judge_answers(
             assert said.splitlines()[-1:] == ["passed"], f"refused: {answer}\n{said[-600:]}"
         else:
             assert cell.outputs, f"nothing came of: {answer}"
-            refused = cell.outputs[-1].get("ename") == "Refused" and why in said
+            refused = cell.outputs[-1].get("ename") == "WrongAnswer" and why in said
             assert refused, f"not refused with {why!r}: {answer}\n{said[-600:]}"
     assert list(tmp_path.iterdir()) == [], "the notebook left files in its working directory"
     assert files() == before, "the notebook changed or left files in the project"

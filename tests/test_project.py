@@ -2,7 +2,6 @@
 
 import ast
 import graphlib
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,6 @@ import zipfile
 
 import pytest
 import torch
-import yaml
 from series import ROOT
 
 import nanogpt
@@ -53,25 +51,20 @@ def test_make_and_environment_offer_a_python_that_the_package_allows():
     assert f"(3, {low}) <= v <= (3, {int(high) - 1})" in read("Makefile")
     conda = int(re.search(r"python=3\.(\d+)", read("environment.yml")).group(1))
     assert int(low) <= conda < int(high)
-    tested = yaml.safe_load(read(".github/workflows/test.yml"))["jobs"]["test"]
-    assert tested["strategy"]["matrix"]["python"] == [f"3.{low}", f"3.{int(high) - 1}"]
+    offered = f'python: ["3.{low}", "3.{int(high) - 1}"]'
+    assert offered in read(".github/workflows/test.yml")
 
 
 def test_what_others_run_for_a_reader_installs_the_same_and_calls_what_there_is():
     """Workflows, the dev container and Binder: their pins, make's targets, the command's words."""
     assert "-e .[series]" in read(".binder/requirements.txt").splitlines()
     assert "nanogpt course --copy my_notebooks" in read(".binder/postBuild")
-    jobs = [
-        yaml.safe_load(read(f".github/workflows/{name}.yml"))["jobs"] for name in ("test", "book")
-    ]
-    run = [
-        step.get("run", "") for each in jobs for job in each.values() for step in job.get("steps")
-    ]
-    run.append(json.loads(read(".devcontainer/devcontainer.json"))["postCreateCommand"])
-    called = re.findall(r"make (\S+)", "\n".join(run))
+    names = [".github/workflows/test.yml", ".github/workflows/book.yml"]
+    run = "\n".join(map(read, [*names, ".devcontainer/devcontainer.json"]))
+    called = re.findall(r"make (\S+) (?:PYTHON|&&)", run)
     assert called == ["test", "book", ".venv/installed"]
     assert all(re.search(rf"(?m)^{re.escape(target)}:", read("Makefile")) for target in called)
-    assert 'pip install -e ".[series]"' in "\n".join(run)
+    assert 'pip install -e ".[series]"' in run
 
 
 def test_all_pages_name_one_version_and_the_changelog_says_what_it_is():

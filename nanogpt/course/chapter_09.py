@@ -10,11 +10,23 @@ from collections.abc import Callable
 
 import matplotlib as mpl
 
-from nanogpt.course.notebook import counting
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture
 
 SUMS = [f"__{side}{op}__" for op in ("add", "sub", "mul", "truediv", "pow") for side in ("", "r")]
+
+
+def counting(kind: type, calls: Counter, *names: str) -> type:
+    """A subclass of `kind` that counts in `calls` how often these of its methods are called."""
+
+    def counted(name):
+        def method(self, *others):
+            calls[name] += 1
+            return getattr(kind, name)(self, *others)
+
+        return method
+
+    return type(kind.__name__, (kind,), {name: counted(name) for name in names})
 
 
 def judge(mine: Callable) -> None:

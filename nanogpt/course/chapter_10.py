@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import matplotlib as mpl
 
-from nanogpt.course.notebook import counting
+from nanogpt.course.chapter_09 import counting
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
 from nanogpt.show.figures import DRAFT, GREY, STYLE, Picture, shown
 

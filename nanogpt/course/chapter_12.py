@@ -16,7 +16,7 @@ from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, DRAFT, REJECTED, STYLE, Picture, picture, shown
 
 
-class Watched(list):
+class CountedRounds(list):
     """Rounds that count how many of them are looked at."""
 
     looks = 0
@@ -61,9 +61,11 @@ def judge(mine: Callable) -> None:
         (2, bad),  # a new text, shorter than the one before
         (3, (bad + good + some) * 200),
     ):
-        policy = policies.setdefault(memory, mine(best, memory))  # one for several texts
+        if memory not in policies:  # one for several texts
+            policies[memory] = mine(best, memory)
+        policy = policies[memory]
         assert callable(policy), f"my_by_acceptance is to return a function, not {policy!r}"
-        rounds = Watched(Round([0] * k, none, none, [0] * (n + 1), 0) for k, n in pairs)
+        rounds = CountedRounds(Round([0] * k, none, none, [0] * (n + 1), 0) for k, n in pairs)
         before = len(asked)
         answer = policy(rounds)
         case = f"with memory {memory} and rounds of (drafted, accepted) {pairs[-9:]}"

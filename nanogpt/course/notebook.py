@@ -1,14 +1,13 @@
-"""What a notebook and its judge need, besides their subject, to let the reader build."""
+"""What a notebook needs, besides its subject, to let its reader build."""
 
 from __future__ import annotations
 
 import linecache
 import traceback
-from collections import Counter
 from collections.abc import Callable
 
 
-class Refused(AssertionError):
+class WrongAnswer(AssertionError):
     """What a check says of an answer. A notebook shows the sentence, and no traceback.
 
     Of an error that the check met in the answer, its cause, it shows the answer's line as well.
@@ -28,7 +27,7 @@ def attempt(check: Callable, *mine) -> None:
     """Run `check` on the reader's own code and print how it went.
 
     Prints "not attempted yet" if the code is an untouched stub (a NotImplementedError that says
-    nothing), "passed" if nothing is wrong. Raises Refused with what an assert of the check says;
+    nothing), "passed" if nothing is wrong. Raises WrongAnswer with what the check says;
     any error of the code itself is let through.
     """
     try:
@@ -43,7 +42,7 @@ def attempt(check: Callable, *mine) -> None:
         its_cell = getattr(getattr(check, "__code__", None), "co_filename", "")  # not the answer's
         if not str(error) or not (package or frame.f_code.co_filename == its_cell):
             raise
-        raise Refused(str(error)) from error.__cause__
+        raise WrongAnswer(str(error)) from error.__cause__
     else:
         print("passed")
 
@@ -59,19 +58,6 @@ def add_to(cls: type) -> Callable:
         return method
 
     return added
-
-
-def counting(kind: type, calls: Counter, *names: str) -> type:
-    """A subclass of `kind` that counts in `calls` how often these of its methods are called."""
-
-    def counted(name):
-        def method(self, *others):
-            calls[name] += 1
-            return getattr(kind, name)(self, *others)
-
-        return method
-
-    return type(kind.__name__, (kind,), {name: counted(name) for name in names})
 
 
 def your_guess(guess: float | str | None, form: str = "") -> str:

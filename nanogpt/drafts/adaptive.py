@@ -149,27 +149,6 @@ def fit_stop(x: Tensor, alpha: Tensor) -> StopRule:
     return StopRule(weights.tolist())
 
 
-def by_prediction(stop: Callable[[Tensor], float], least: float) -> Policy:
-    """Drafts while all drafted tokens are accepted with a predicted probability of `least` or more.
-
-    `stop(q)`, q (V,), predicts one acceptance.
-    At least 1 token and at most 16 (after SpecDec++, Huang et al. 2024). The `least` that pays is
-    the cost of one more token times the tokens per unit of time that decoding reaches anyway.
-    """
-
-    def policy(rounds):
-        joint = 1.0
-
-        def more(q, n):
-            nonlocal joint
-            joint *= stop(q)
-            return n == 0 or joint >= least
-
-        return MOST, more
-
-    return policy
-
-
 def save_stop(stop: StopRule, facts: dict, path: Path = STOP) -> None:
     """Write a stop rule and the facts of its fit."""
     weights = torch.tensor(stop.weights, dtype=torch.float64)

@@ -241,7 +241,7 @@ def parts_of(path: Path) -> Iterator[tuple[str, Any]]:
     except (ValueError, RecursionError):
         pass  # a response a line
     for i, line in lines:
-        data = line.lstrip("\ufeff").removeprefix("data:").strip()
+        data = line.removeprefix("data:").strip()
         if data in ("", "[DONE]") or line.startswith((":", "event:", "id:", "retry:")):
             continue
         try:

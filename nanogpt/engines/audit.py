@@ -544,7 +544,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     for before, x in zip(["", *arguments], arguments, strict=False):
-        if before.startswith("--") and "=" not in before and before not in ("--told", "--quick"):
+        flag = before in ("--told", "--quick", "--constraints")
+        if before.startswith("--") and "=" not in before and not flag:
             continue  # an option's value
         log = x.endswith(".jsonl") or (Path(x).is_file() and not x.endswith(".py"))
         if endpoint.is_address(x) or (log and x not in ENGINES):

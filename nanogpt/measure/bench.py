@@ -65,7 +65,7 @@ from nanogpt.trees.rules import accept_blockwise
 from nanogpt.trees.tree import Proposer, TreeRound
 
 BLOCK_TEXTS = 400  # after which blocks are drafted to see what they bring
-POLICIES = ("acceptance", "entropy", "learned")
+POLICIES = ("acceptance", "entropy")
 RULES = {"token": accept_reject, "block": accept_blockwise}
 
 
@@ -200,7 +200,9 @@ def timed_steps(steps: Steps, target: TimedTarget) -> tuple[Steps, dict[str, Cal
     return Steps(**{**timed, "draft": draft}), spent
 
 
-def loop_of(draft: Draft | Proposer, K: int | None, rule: str, policy: adaptive.Policy | None):
+def loop_of(
+    draft: Draft | Proposer, K: int | None, rule: str, policy: adaptive.Policy | None
+) -> tuple[Steps, Callable]:
     """The steps of the loop that a draft asks for, and that loop with the draft in it."""
     if isinstance(draft, Proposer):
         return TREE, functools.partial(tree_generate, draft=draft)
@@ -248,8 +250,6 @@ def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()):
         return adaptive.by_acceptance(**calibrate(target, draft, sampling))
     if name == "entropy":
         return adaptive.by_entropy(budget=16.0)
-    if name == "learned":
-        return adaptive.by_prediction(adaptive.load_stop(), least=0.12)
     return None
 
 

@@ -77,9 +77,10 @@ def written(text: str) -> Shape:
 
 def read(path: Path) -> dict:
     """The JSON object in a file. Raises ValueError for none."""
+    text = read_text(path)
     try:
-        config = json.loads(read_text(path))
-    except (OSError, ValueError) as error:
+        config = json.loads(text)
+    except ValueError as error:
         raise ValueError(f"{path} cannot be read as JSON ({error})") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} has no JSON object in it, but a {type(config).__name__}")
