@@ -16,22 +16,21 @@ from playwright.sync_api import sync_playwright
 
 BOOK = Path(__file__).resolve().parent
 PAGE, FILM = BOOK / "live.html", BOOK.parent / "notebooks" / "pictures" / "race.gif"
-CHOSEN = "#temperature=0&length=107"
 SIZE, COLOURS = (640, 900), 48
 STYLE = """
-.key, .parts > :not([style*=text], [style*=beside]), #same { display: none !important }
-.text { height: 14rem } .plain { height: 9rem }
-"""  # only the two texts
+.texts { display: block !important } .text { height: 15rem !important }
+.plain { height: 9rem !important }
+"""  # one above the other
 AFTER = 3  # when the quick one is done, a frame shows as many passes of the other
 
 
 def frames(page) -> list[Image.Image]:
     """The two texts, pass by pass, until both are there."""
-    page.goto(PAGE.as_uri() + CHOSEN)
+    page.goto(PAGE.as_uri())
     page.wait_for_function("window.live && live.ready")
     page.add_style_tag(content=STYLE)
-    page.get_by_role("button", name="To the start").click()
-    made, section = [], page.locator(".parts")
+    page.evaluate("player.go(0, 0)")
+    made, section = [], page.locator("#stage > .texts")
     rounds = page.evaluate("player.state.rounds")
     left = True
     while left:
@@ -49,6 +48,7 @@ def main() -> None:
         shots = frames(browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]}))
     size = [max(shot.size[side] for shot in shots) for side in (0, 1)]
     palette = shots[-1].convert("RGB").quantize(COLOURS)
+    palette.putpalette([255 if part >= 250 else part for part in palette.getpalette()])  # white
     film = []
     for shot in shots:
         whole = Image.new("RGB", size, "white")

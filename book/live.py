@@ -42,8 +42,8 @@ def whole() -> str:
         read("page.html"),
     )
     page = re.sub(
-        r'<script src="(.+?)"></script>',
-        lambda found: f"<script>\n{read(found[1])}</script>",
+        r'<script( class="engine")? src="(.+?)"></script>',
+        lambda found: f"<script{found[1] or ''}>\n{read(found[2])}</script>",
         page,
     )
     files = {name: base64.b64encode(path.read_bytes()).decode() for name, path in FILES.items()}

@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30247,
-    "lines of the tests": 39394,
+    "lines of the tests": 39694,
     "words of README": 1500,
     "words of the series": 109360,
     "lines of code of the series": 17376,

@@ -77,3 +77,8 @@ const BUGS = [
     says: "The coins are tossed from the first guess on, and the first that fails ends the block. They must be tossed from the last guess back.",
     steps: { accept: acceptBlockwiseForward } },
 ];
+
+/** The four steps of a decoder: the rule's, and what a bug of this number (or null) puts in their place. */
+function decoderOf(rule, number = null) {
+  return { ...CHAIN, accept: rule === "block" ? acceptBlockwise : acceptReject, ...BUGS.find((bug) => bug.number === number)?.steps };
+}

@@ -7,10 +7,9 @@ const ABOUT = {
   distilled: "Draft: an n-gram tree distilled from the target (chapter 10)",
   transformer: "Draft: a one-layer transformer distilled from the target (chapter 11)",
 };
-const SAMPLES = 2000, FURTHER = 4; // texts, and how many letters more than K each has
 const models = {}; // target, and the drafts by name
 const defaults = {}; // what the fields hold at first
-let counting = null; // the Samples that are being made
+let count = null; // the count that is going on
 
 // In JupyterLab, this page stands under …/files/book/, in a tab of its own or in the HTML viewer's frame:
 // there the chapters are notebooks, each to be opened in another tab, and there is no book. Alone, it
@@ -36,16 +35,18 @@ function settings() {
     if (!field.checkValidity()) throw new RangeError(`${name} is ${field.value === "" ? "empty, or no number" : `“${field.value}”`}; it must be ${field.step === "1" ? "a whole number" : "a number"} from ${field.min} to ${field.max}.`);
     return Number(field.value);
   };
-  const letters = [...$("prompt").value.replaceAll("⏎", "\n").replaceAll("’", "'")], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
+  const letters = [...typed($("prompt").value)], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
   if (letters.length === 0) throw new RangeError("The prompt is empty. Type at least one letter.");
   if (unknown >= 0) throw new RangeError(`The model does not know “${letters[unknown]}” (letter ${unknown + 1} of the prompt). It knows A to Z, a to z, the space, ⏎, and ! $ & ' , - . 3 : ; ?`);
-  const draft = $("draft").value, rule = $("rule").value, bug = BUGS.find(({ number }) => `${number}` === $("bug").value) ?? null;
+  const bug = BUGS.find(({ number }) => `${number}` === $("bug").value) ?? null;
   return {
-    draft, rule, bug, K: number("K"), temperature: number("temperature"), seed: number("seed"), length: number("length"),
+    draft: $("draft").value, rule: $("rule").value, bug, K: number("K"), temperature: number("temperature"), seed: number("seed"), length: number("length"),
     prompt: letters.map((letter) => models.target.vocabulary.indexOf(letter)),
-    steps: { ...CHAIN, accept: rule === "block" ? acceptBlockwise : acceptReject, ...bug?.steps },
   };
 }
+
+/** What keyboards write by themselves, in the model's letters. */
+const typed = (text) => text.replaceAll("⏎", "\n").replace(/[‘’“”]/g, "'").replace(/[–—]/g, "-").replaceAll("…", "...");
 
 /** What `make` returns, or null after the reader was told what is wrong with the settings. */
 function orRefused(make) {
@@ -66,23 +67,27 @@ function orRefused(make) {
 function write(uniforms = undefined) {
   const chosen = orRefused(settings);
   if (!chosen) return false;
-  const { bug, draft, rule, K } = chosen, block = rule === "block" && (bug?.number === 40 ? "forward" : "back");
-  const made = writeBoth({ ...chosen, target: models.target, draft: models[draft], block, uniforms });
+  const { bug, draft, rule, K, temperature } = chosen, block = rule === "block" && (bug?.number === 40 ? "forward" : "back");
+  const made = writeBoth({ ...chosen, target: models.target, draft: models[draft], steps: decoderOf(rule, bug?.number), block, uniforms });
   const about = `${ABOUT[draft]}. ${plural(K, "guess")} a round${block ? ", judged as a block" : ""}`;
   traces[LIVE] = prepare({ ...chosen, ...made, about, block, live: true, source: null });
   $("says").textContent = bug ? `⚠ Bug ${bug.number}: ${bug.title}. ${bug.says}` : "";
   $("says").hidden = !bug;
   $("same").textContent = sameness(traces[LIVE]);
+  $("cold").checked = temperature === 0;
+  $("warm").checked = temperature === 1;
   choose(LIVE);
   keepInAddress();
   return true;
 }
 
-/** Why the two texts differ, or that they do not. */
+/** Whether the two texts are the same, and what that means. */
 function sameness({ temperature, tokens, plain, bug }) {
-  const same = tokens.map(({ text }) => text).join("") === plain.join("");
-  if (temperature > 0) return `Both are texts of the same model: the two decoders spend their random numbers on different things.${bug ? "" : " At temperature 0 they write the same, letter by letter."}`;
-  return same ? "✓ The same text, letter by letter: at temperature 0 the target has only one to give." : "✗ Not the same text, though at temperature 0 the target has only one to give.";
+  const left = tokens.map(({ text }) => text), differs = plain.findIndex((letter, i) => letter !== left[i]);
+  if (temperature > 0 && bug) return `Both are drawn by chance, so reading does not tell. Bug ${bug.number} is on, and the left one need not write like the target. Count, and see.`;
+  if (temperature > 0) return "Both are drawn by chance, so they are two texts. The same is how likely each text is. Count, and see.";
+  if (differs >= 0) return `✗ Not the same text, from letter ${differs + 1} on, though at temperature 0 the target has only one to give.${bug ? ` The reason: bug ${bug.number}.` : ""}`;
+  return `✓ The same text, letter by letter.${bug ? ` Bug ${bug.number} is on, but changes no letter of this text.` : ""}`;
 }
 
 /** A bug of one rule brings that rule along; another rule puts it out. Says what it did. */
@@ -97,17 +102,34 @@ function agree(changed) {
 
 /** The settings in the page's address, so that they can be sent; where that is allowed. */
 const FIELDS = ["prompt", "draft", "K", "temperature", "bug", "rule", "seed", "length"];
-function keepInAddress() {
+function address() {
   const changed = FIELDS.filter((id) => $(id).value !== defaults[id]).map((id) => [id, $(id).value]);
-  const plain = location.href.split("#")[0];
+  return location.href.split("#")[0] + (changed.length ? `#${new URLSearchParams(changed)}` : "");
+}
+function keepInAddress() {
   try {
-    history.replaceState(null, "", changed.length ? `${plain}#${new URLSearchParams(changed)}` : plain);
+    history.replaceState(null, "", address());
   } catch { /* a page in a frame may not */ }
 }
+/** What the address says, and of all else what the page opens with; false where one cannot be used. */
 function takeFromAddress() {
-  for (const [id, value] of new URLSearchParams(location.hash.slice(1))) if (FIELDS.includes(id)) $(id).value = value;
+  const said = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  for (const id of FIELDS) $(id).value = said[id] ?? defaults[id];
   for (const id of ["draft", "bug", "rule"]) if ($(id).selectedIndex < 0) $(id).value = defaults[id];
   agree("bug");
+  if ($("bug").value) $("samples").open = true;
+  if (write()) return;
+  for (const id of FIELDS) $(id).value = defaults[id];
+  write();
+}
+async function copyLink() {
+  keepInAddress();
+  try {
+    await navigator.clipboard.writeText(address());
+    $("copied").textContent = "Copied.";
+  } catch {
+    $("copied").textContent = address(); // to be copied by hand
+  }
 }
 
 // ---- p over q ------------------------------------------------------------------------------
@@ -166,34 +188,37 @@ function barsOf({ came, expected }, cells, names, x, wide) {
 }
 
 /** What was counted, beside what it should be: the commonest letters, their ranks, the draft's favourites. */
-function drawCounts({ letters, ranks, favour, target }) {
+function drawCounts(picture, { letters, ranks, favour, target }) {
   const most = [...letters.expected.keys()].sort((a, b) => letters.expected[b] - letters.expected[a]).slice(0, 18);
   const title = (x, text) => svg("text", { x, y: 12, class: "title" }, text);
-  $("histogram").replaceChildren(
+  picture.replaceChildren(
     title(0, "which letter"), ...barsOf(letters, most, most.map((x) => shown(target.vocabulary[x])), 0, 24),
     title(456, "how likely it was"), ...barsOf(ranks, [0, 1, 2, 3, 4, 5], ["1st", "2nd", "3rd", "4–5", "6–9", "rest"], 456, 40),
     title(724, "the draft likes it"), ...barsOf(favour, [0, 1], ["too much", "not"], 724, 78),
   );
 }
 
+const rarely = (p) => (p < 1e-12 ? "less than once in a million million runs" : `about once in ${Number((1 / p).toPrecision(1)).toLocaleString("en")} runs`);
+const timeLeft = (started, made, most) => {
+  const left = made ? Math.ceil(((performance.now() - started) / 1000 / made) * (most - made)) : 0;
+  return left ? `, about ${left} s to the last look` : "";
+};
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 /** The verdict in sentences. */
 function verdictSays(samples, { refused, letters, p }, bug) {
-  const { off, chance } = samples.letters.distance(), { came, expected, n } = samples.favour, likes = came[0] / n, should = expected[0] / n;
-  const numbers = `${n.toLocaleString("en")} letters: ${percent(off)} of them would have to change to match the expected counts; chance alone gives about ${percent(chance)}.`;
+  const { off, chance: alone } = samples.letters.distance(), { came, expected, n } = samples.favour, likes = came[0] / n, should = expected[0] / n;
+  const numbers = `${n.toLocaleString("en")} letters: ${percent(off)} of them would have to change to match the expected counts; chance alone gives about ${percent(alone)}.`;
   const favour = `${percent(likes)} are letters that the draft likes more than the target does; it should be ${percent(should)}.`;
-  const rarely = letters.statistic === Infinity ? "Chance can never do this: letters came that the target rules out."
-    : `A right decoder would do this ${p < 1e-12 ? "less than once in a million million" : `about once in ${Number((1 / p).toPrecision(1)).toLocaleString("en")}`} runs.`;
-  if (refused) return `✗ Refused: this decoder does not write like the target. ${numbers} ${favour} ${rarely} ${bug ? bug.says : ""}`;
+  const chance = letters.statistic === Infinity ? "Chance can never do this: letters came that the target rules out." : `A right decoder would do this ${rarely(p)}.`;
+  if (refused) return `✗ Refused: this decoder does not write like the target. ${numbers} ${favour} ${chance} ${bug ? bug.says : ""}`.trim();
   const hidden = samples.temperature === 0 ? "At temperature 0 the target has one letter to give at each place, and here this bug writes it, too. Choose temperature 1."
-    : "The bug is there all the same: with this draft and so few texts, it does not show. A test can pass because it sees too little (chapter 08).";
+    : "The bug is on all the same: so few texts do not show it. A test can pass because it sees too little (chapter 08).";
   return `✓ Not refused. ${numbers} ${favour} ${bug ? hidden : "The right rule passes, as it should. A test is no proof; chapter 05 has the proof."}`;
 }
 
 function drawTests(verdict) {
   const names = { letters: "which letter", ranks: "how likely it was: the target's first choice, its second, …", favour: "whether the draft likes it more than the target does" };
-  $("tests").hidden = false;
   $("tests").tBodies[0].replaceChildren(...Object.entries(names).map(([test, name]) => {
     const { statistic, freedom, p } = verdict[test];
     const cells = [statistic === Infinity ? "∞" : statistic.toFixed(1), freedom, p === 0 ? "0" : p < 0.001 ? p.toExponential(0) : p.toFixed(3)];
@@ -201,42 +226,42 @@ function drawTests(verdict) {
   }));
 }
 
-const breathe = () => new Promise((resolve) => setTimeout(resolve));
+/** What counts, made when it is first asked for. */
+let counted = null;
+const counting = () => (counted ??= counters(models));
 
-/** Write `most` texts, a few at a time so that the page stays awake, and judge them at the end. */
-async function count(most = SAMPLES) {
+/** Count up to `most` texts, and judge them at each look, until they are refused. */
+async function countTexts(most = LOOKS.at(-1)) {
   const chosen = orRefused(settings);
   if (!chosen) return null;
-  const { bug, K } = chosen, mine = (counting = new Samples({ ...chosen, target: models.target, draft: models[chosen.draft], length: K + FURTHER }));
-  Object.assign($("sampled"), { hidden: false, max: most });
+  const { bug } = chosen, asked = { ...chosen, bug: bug?.number ?? null }, samples = samplesOf(models, asked), mine = (count = {}), started = performance.now();
+  Object.assign($("sampled"), { hidden: false, max: most, value: 0 });
   $("counted").hidden = false;
-  $("sample").textContent = "Cancel";
-  $("verdict").textContent = "";
-  $("tests").hidden = true;
-  const started = performance.now();
-  while (mine.made < most && counting === mine) {
-    for (const end = performance.now() + 40; performance.now() < end && mine.made < most;) mine.one();
-    $("sampled").value = mine.made;
-    const left = Math.ceil(((performance.now() - started) / 1000 / mine.made) * (most - mine.made));
-    $("sampled-says").textContent = `${mine.made.toLocaleString("en")} texts of ${mine.length} letters${left ? `, about ${left} s left` : ""}`;
-    drawCounts(mine);
-    await breathe();
-  }
-  const stopped = counting !== mine;
-  if (!stopped) counting = null;
-  if (!counting) $("sample").textContent = "Sample 2,000";
-  if (stopped) return null;
-  const verdict = mine.verdict();
-  $("verdict").textContent = verdictSays(mine, verdict, bug);
-  $("verdict").className = verdict.refused ? "bad" : "good";
-  drawTests(verdict);
-  return verdict;
+  $("sample").textContent = "Stop";
+  $("verdict").textContent = $("verdict").className = "";
+  const verdicts = await countAll([{ asked, samples }], most, await counting(), (looked) => {
+    if (count !== mine) return false;
+    $("sampled").value = samples.made;
+    $("sampled-says").textContent = `${samples.made.toLocaleString("en")} texts of ${samples.length} letters${timeLeft(started, samples.made, most)}`;
+    drawCounts($("histogram"), samples);
+    if (!looked) return true;
+    const [verdict] = looked, last = samples.made === most || verdict.refused;
+    $("verdict").textContent = last ? verdictSays(samples, verdict, bug) : `Not refused after ${samples.made} texts; counting on …`;
+    $("verdict").className = verdict.refused ? "bad" : last ? "good" : "";
+    if (last) $("sampled-says").textContent = `${samples.made.toLocaleString("en")} texts of ${samples.length} letters`;
+    drawTests(verdict);
+    return true;
+  });
+  if (count === mine) count = null;
+  if (!count) $("sample").textContent = "Count";
+  return verdicts && verdicts[0];
 }
 
 function forgetCounts() {
-  counting = null;
+  count = null;
+  $("sample").textContent = "Count";
   for (const part of ["verdict", "sampled-says"]) $(part).textContent = "";
-  for (const part of ["sampled", "counted", "tests"]) $(part).hidden = true;
+  for (const part of ["sampled", "counted"]) $(part).hidden = true;
 }
 
 // ---- the whole -----------------------------------------------------------------------------
@@ -275,38 +300,50 @@ function sayTimes() {
   $("clock").textContent = `Here, a pass over 1 token takes ${one.toFixed(1)} ms, and one over 9 tokens ${many.toFixed(1)} ms: JavaScript works through them one by one. PyTorch and a GPU take them together (chapter 00 measures it).`;
 }
 
-/** How far both are, in a sentence; what the player draws calls it. */
-function drawHeadline({ trace, passes, tokens }) {
-  const { plain } = trace, alone = Math.min(passes + state.extra, plain?.length ?? 0);
-  $("headline").hidden = !plain;
-  if (plain) $("headline").textContent = `With a draft: ${plural(passes, "pass")} of the target for ${plural(tokens, "letter")}. Alone: ${plural(alone, "pass")} for ${plural(alone, "letter")}.`;
-  $("columns").textContent = `q and p: how likely the draft and the target find a letter. u: a random number from 0 to 1; ${trace.block ? "all guesses up to here stay if u < chance" : "the guess stays if u < p/q"}. (A token is a letter here.)`;
+/** Watch a recording, or (null) what was written here. */
+function watch(recording) {
+  const live = recording === null;
+  for (const part of ["same", "clock"]) $(part).hidden = !live;
+  choose(live ? LIVE : recording);
 }
 
-function setMode(live) {
-  $(live ? "live-mode" : "recorded-mode").checked = true;
-  for (const part of ["choices", "samples", "beside", "race"]) $(part).hidden = !live;
-  $("replay").hidden = live;
-  for (const part of ["refused", "says", "agreed"]) if (!live) $(part).hidden = true;
-  $("clock").hidden = !live;
+/** Write with what was chosen, and show it: as a race, or where the walk is open, slowly. */
+function writeAndShow() {
+  forgetCounts();
+  if (!write()) return;
+  watch(null);
+  if ($("slow").open) startSlow();
+  else show();
 }
 
 function listenToChoices() {
-  $("choices").addEventListener("submit", (event) => {
-    event.preventDefault();
-    forgetCounts();
-    if (write()) show();
-  });
-  $("choices").addEventListener("change", ({ target: { id } }) => {
+  const change = (fields) => {
+    for (const [id, value] of Object.entries(fields)) $(id).value = value;
+    writeAndShow();
+  };
+  $("choices").addEventListener("submit", (event) => { event.preventDefault(); $("slow").open = false; writeAndShow(); });
+  const changed = ({ target: { id, name, value } }) => {
+    if (name === "warmth") $("temperature").value = value;
     $("agreed").textContent = "";
     agree(id);
     $("agreed").hidden = !$("agreed").textContent;
-    forgetCounts();
-    if (write()) show();
+    writeAndShow();
+  };
+  for (const part of ["choices", "more", "bug"]) $(part).addEventListener("change", changed);
+  $("choices").addEventListener("click", ({ target: { dataset } }) => { if (dataset.prompt) change({ prompt: dataset.prompt }); });
+  $("dice").addEventListener("click", () => {
+    const chips = [...document.querySelectorAll(".chip[data-prompt]")].map(({ dataset }) => dataset.prompt), others = chips.filter((each) => each !== $("prompt").value);
+    if (Number($("temperature").value) === 0) change({ prompt: others[Math.floor(Math.random() * others.length)] }); // a seed changes nothing here
+    else change({ seed: Math.floor(Math.random() * 10000) });
   });
-  $("live-mode").addEventListener("change", () => { setMode(true); if (!write()) choose(LIVE); });
-  $("recorded-mode").addEventListener("change", () => { setMode(false); forgetCounts(); choose(Number($("trace").value)); });
-  $("sample").addEventListener("click", () => (counting ? forgetCounts() : count()));
+  $("trace").addEventListener("change", () => {
+    const { value } = $("trace");
+    forgetCounts();
+    watch(value === "" ? null : Number(value));
+  });
+  $("sample").addEventListener("click", () => (count ? forgetCounts() : countTexts()));
+  $("copy").addEventListener("click", copyLink);
+  window.addEventListener("hashchange", () => { forgetCounts(); takeFromAddress(); watch(null); show(); });
 }
 
 /** The race, or where motion is unwelcome, its end. */
@@ -329,19 +366,14 @@ async function main() {
   $("strip").append(...Array.from({ length: recorded.window }, () => make("div", { class: "cell" }, make("span"), make("small"))));
   for (const id of FIELDS) defaults[id] = $(id).value;
   takeFromAddress();
-  setMode(true);
-  if (!write()) { // an address that somebody changed
-    for (const id of FIELDS) $(id).value = defaults[id];
-    write();
-  }
-  listen();
-  listenToChoices();
+  watch(null);
+  for (const start of [listen, listenToChoices, listenToSlow, listenToGame]) start();
   window.live.ready = performance.now() - started;
   sayTimes();
   show();
 }
 
-window.live = { models, write, count, passTimes, ready: null, get state() { return player.state; } };
+window.live = { models, write, count: countTexts, deal: newPair, passTimes, ready: null, get state() { return player.state; } };
 main().catch((error) => {
   $("loading").hidden = false;
   $("loading").textContent = `The page cannot run here (${error.message}). It needs Chrome 111, Firefox 113 or Safari 16.4, or newer.`;

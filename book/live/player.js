@@ -87,7 +87,13 @@ function progress() {
 
 // ---- drawing -------------------------------------------------------------------------------
 
-/** One button per token, made once; the words keep together. */
+/** What was rejected where a letter came instead: a chain's first, a tree's siblings. */
+function refusedBefore({ drafts, block }) {
+  const refused = drafts.filter(({ fate }) => fate === "rejected");
+  return block ? refused.slice(0, 1) : refused;
+}
+
+/** One button per token, made once; the words keep together. A listener hears the text as one. */
 function buildText(trace) {
   const words = [make("span", { class: "word" })];
   const add = (element, text) => {
@@ -97,13 +103,14 @@ function buildText(trace) {
   for (const text of trace.prompt) add(make("span", { class: "token" }, shown(text), make("small")), text);
   trace.tokens.forEach((token) => {
     const what = `${quoted(token.text)}, ${FATES[token.fate]}, round ${token.round + 1}`;
-    const button = make("button", { type: "button", class: "token", tabindex: -1, title: what, "aria-label": what }, shown(token.text), make("small"));
+    const button = make("button", { type: "button", class: "token", tabindex: -1, title: what }, shown(token.text), make("small"));
     button.addEventListener("click", () => { stop(); go(token.round, token.step); button.blur(); });
-    token.element = make("span", {}, button, ...(token.text === "\n" ? [make("br")] : []));
+    token.refused = token.fate !== "resampled" ? [] : refusedBefore(trace.rounds[token.round]).map(({ text }) => make("span", { class: "token", title: `${quoted(text)}, ${FATES.rejected}` }, make("s", {}, shown(text)), make("small", {}, MARKS.rejected)));
+    token.element = make("span", {}, ...token.refused, button, ...(token.text === "\n" ? [make("br")] : []));
     token.button = button;
     add(token.element, token.text);
   });
-  $("text").replaceChildren(...words);
+  $("text").replaceChildren(make("div", { "aria-hidden": true }, ...words), make("p", { class: "hide", id: "text-whole" }));
 }
 
 function drawText({ trace, tokens, passes }) {
@@ -113,7 +120,9 @@ function drawText({ trace, tokens, passes }) {
     token.element.hidden = i >= state.reached;
     token.button.className = `token ${written ? token.fate : ""} ${written && token.round === state.round ? "now" : ""}`;
     token.button.lastChild.textContent = written ? MARKS[token.fate] : "";
+    for (const refused of token.refused) refused.classList.toggle("rejected", written);
   });
+  $("text-whole").textContent = trace.prompt + trace.tokens.slice(0, tokens).map(({ text }) => text).join("");
   $("text-passes").textContent = passesAndLetters(passes, tokens);
   const newest = trace.tokens[tokens - 1]?.button, box = $("text");
   if (!newest) box.scrollTop = 0;
@@ -295,8 +304,8 @@ function draw() {
   drawFigures(at);
   drawPlain(at);
   drawOverlap(at);
-  drawHeadline(at);
   $("ratio").textContent = at.round.block ? "chance" : "p/q";
+  $("columns").textContent = `q and p: how likely the draft and the target find a letter. u: a random number from 0 to 1; ${at.trace.block ? "all guesses up to here stay if u < chance" : "the guess stays if u < p/q"}. (A token is a letter here.)`;
   $("round-title").textContent = `Round ${state.round + 1} of ${rounds}`;
   $("sentence").textContent = sentence;
   // While playing, a listener hears the end of each round, not every step.
@@ -377,7 +386,7 @@ function choose(trace) {
   const who = about.replace(/{(\w+)}/g, (_, name) => known[name]);
   $("about").textContent = `${who}, temperature ${temperature}, seed ${seed}, ${plural(tokens.length, "token")}.`;
   $("slider").max = traces[trace].rounds.length;
-  if (!live) $("trace").value = trace;
+  $("trace").value = live ? "" : trace;
   buildText(traces[trace]);
   start();
 }
@@ -389,9 +398,7 @@ function listen() {
   by("step", forward);
   by("next", () => (state.step < lastStep(state.round) ? go(state.round, Infinity) : go(state.round + 1, Infinity)));
   $("play").addEventListener("click", toggle);
-  $("race").addEventListener("click", race);
   $("speed").addEventListener("change", () => { if (timer !== null) run(state.racing); });
-  $("trace").addEventListener("change", () => choose(Number($("trace").value)));
   $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value) - 1, Infinity); });
   document.addEventListener("keydown", (event) => {
     const own = event.target.closest("input, select, textarea"), button = event.target.closest("button, a");

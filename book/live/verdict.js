@@ -3,7 +3,7 @@
 // Is it still the target's text? Samples, each letter judged by the target's own p of it, given the
 // letters before it: score of nanogpt/proof/statistics.py.
 
-const LEVEL = 1e-4; // a right decoder is refused so rarely, by all tests together
+const LEVEL = 1e-4; // a right decoder is refused so rarely, by all tests at all looks together
 const LEAST = 5; // outcomes expected in a cell of a χ² test, and the variance of what it sums
 
 /** ln Γ(x) for x >= 1/2: Stirling's series, after going up to where it is exact. */
@@ -86,6 +86,13 @@ class Tally {
     });
   }
 
+  /** Add what another tally of the same cells has, or its data. */
+  take({ n, impossible, came, expected, products }) {
+    this.n += n;
+    this.impossible ||= impossible;
+    for (const [mine, other] of [[this.came, came], [this.expected, expected], ...this.products.map((row, x) => [row, products[x]])]) other.forEach((count, x) => (mine[x] += count));
+  }
+
   /** χ² of what came, its degrees of freedom, and its p-value; χ² is infinite if the impossible came. */
   score() {
     const cell = merged([...this.expected]), C = Math.max(...cell) + 1, sums = (row) => row.reduce((all, x, i) => ((all[cell[i]] += x), all), new Float64Array(C));
@@ -134,9 +141,9 @@ class Samples {
     this.favour = new Tally(2);
   }
 
-  /** Write one more text, and read it again: one pass of the target that no bug touches. */
-  one() {
-    const text = new Text(this.target, this.prompt, this.length), rng = new RandomSource((this.seed * 100003 + this.made) % 2 ** 32);
+  /** Write text i, and read it again: one pass of the target that no bug touches. */
+  one(i = this.made) {
+    const text = new Text(this.target, this.prompt, this.length), rng = new RandomSource((this.seed * 100003 + i) % 2 ** 32);
     text.past = this.past;
     for (const _ of speculativeRounds(text, this.draft, this.K, this.temperature, rng, this.steps)) continue;
     const made = text.tokens.slice(this.prompt.length, this.prompt.length + this.length), own = this.draft.fresh();
@@ -150,10 +157,20 @@ class Samples {
     return made;
   }
 
-  /** Three tests at LEVEL together: refused if one of them is. */
+  /** What was counted, as data; and take: add what another one counted. */
+  counts() {
+    return { made: this.made, letters: this.letters, ranks: this.ranks, favour: this.favour };
+  }
+
+  take({ made, ...tallies }) {
+    this.made += made;
+    for (const [name, tally] of Object.entries(tallies)) this[name].take(tally);
+  }
+
+  /** Three tests at each of five looks, at LEVEL together: refused if one of them is. */
   verdict() {
     const tests = { letters: this.letters.score(), ranks: this.ranks.score(), favour: this.favour.score() };
-    const p = Math.min(1, 3 * Math.min(...Object.values(tests).map((test) => test.p)));
+    const p = Math.min(1, 3 * LOOKS.length * Math.min(...Object.values(tests).map((test) => test.p)));
     return { ...tests, p, refused: p < LEVEL };
   }
 }
