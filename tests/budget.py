@@ -16,7 +16,7 @@ MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30247,
     "lines of the tests": 39694,
-    "words of README": 1500,
+    "words of README": 1495,
     "words of the series": 109360,
     "lines of code of the series": 17376,
 }
