@@ -102,9 +102,8 @@ def in_a_fresh_process(code, folder):
 
 
 def imports_of(path):
-    return re.findall(
-        r"(?m)^(?:from|import) nanogpt(?:\.(\w+))?(?: import (.*))?", path.read_text()
-    )
+    line = r"(?m)^(?:from|import) nanogpt(?:\.(\w+))?(?: import (.*))?"
+    return re.findall(line, path.read_text())
 
 
 ORDER = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
