@@ -255,6 +255,8 @@ IN_SOURCES = ("a shell escape or magic", "a semicolon at its end")  # of code ce
 
 @every_notebook
 def test_a_notebook_holds_nothing_that_fails_elsewhere(path):
+    first = re.search("(?m)^from nanogpt.*", "\n".join(c.source for c in cells(path, "code")))
+    assert first.group().endswith('  # pip install -e ".[series]"'), "a traceback tells what to do"
     for cell in read(path).cells:
         code = cell.cell_type == "code"
         for what, pattern in FORBIDDEN.items():
