@@ -6,6 +6,7 @@ needs no network and no server.
 
 import difflib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from colab import for_colab
 from paper import printable
 from yourself import yourself_page
 
@@ -170,6 +172,8 @@ def main() -> None:
         shown = text.replace('<nav aria-label="The book" hidden>', '<nav aria-label="The book">')
         (SITE / page).write_text(shown, encoding="utf-8")
     (SITE / "print.html").write_text(printable(SITE), encoding="utf-8")
+    if repository := os.environ.get("GITHUB_REPOSITORY"):  # the workflow's
+        for_colab(SITE / "colab", repository, os.environ["GITHUB_SHA"])
     print(f"the book: {SITE / 'index.html'}, beside it print.html and {EPUB}")
 
 

@@ -717,10 +717,8 @@ def test_a_copy_takes_what_is_missing_and_overwrites_nothing(tmp_path, monkeypat
     write(tmp_path / "notebooks", STUB)
     stored = tmp_path / "notebooks" / "05_toy.ipynb"
     text = stored.read_text(encoding="utf-8")
-    stored.write_text(
-        text.replace('"outputs": []', '"execution_count": 7, "outputs": ["shown"]'),
-        encoding="utf-8",
-    )
+    text = text.replace('"outputs": []', '"execution_count": 7, "outputs": ["shown"]')
+    stored.write_text(text, encoding="utf-8")
     (tmp_path / "notebooks" / "pictures").mkdir()
     assert said(["--copy", "my/copy"], capsys) == ["my/copy: 1 chapter copied, 0 left as they were"]
     mine = tmp_path / "my" / "copy" / "05_toy.ipynb"

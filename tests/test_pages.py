@@ -3,6 +3,7 @@
 import re
 import runpy
 
+import nbformat
 import pytest
 from series import (
     GLOSSARY,
@@ -35,6 +36,16 @@ def test_the_readme_and_chapter_00_lead_to_these_pages():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in ("questions", "glossary", "test_yourself"):
         assert f"(book/{name}.md)" in readme and f"(../book/{name}.md)" in prose(NOTEBOOKS[0])
+
+
+def test_a_copy_for_colab_installs_the_package_and_leads_to_its_repository(tmp_path):
+    runpy.run_path(str(ROOT / "book" / "colab.py"))["for_colab"](tmp_path, "owner/name", "main")
+    for path in NOTEBOOKS:
+        nbformat.validate(made := nbformat.read(tmp_path / path.name, as_version=4))
+        install = '    %pip install -q "nanogpt @ git+https://github.com/owner/name@main"'
+        assert install in made.cells[0].source.splitlines()
+        links = re.findall(r"\]\(([^#\s]\S*)\)", prose(tmp_path / path.name))
+        assert all(link.startswith("https://") for link in links), f"{path.name}: {links}"
 
 
 def test_the_grid_of_the_summary_is_the_equations():

@@ -51,8 +51,7 @@ def test_make_and_environment_offer_a_python_that_the_package_allows():
     assert f"(3, {low}) <= v <= (3, {int(high) - 1})" in read("Makefile")
     conda = int(re.search(r"python=3\.(\d+)", read("environment.yml")).group(1))
     assert int(low) <= conda < int(high)
-    offered = f'python: ["3.{low}", "3.{int(high) - 1}"]'
-    assert offered in read(".github/workflows/test.yml")
+    assert f'python: ["3.{low}", "3.{int(high) - 1}"]' in read(".github/workflows/test.yml")
 
 
 def test_what_others_run_for_a_reader_installs_the_same_and_calls_what_there_is():
@@ -102,9 +101,8 @@ def in_a_fresh_process(code, folder):
 
 
 def imports_of(path):
-    return re.findall(
-        r"(?m)^(?:from|import) nanogpt(?:\.(\w+))?(?: import (.*))?", path.read_text()
-    )
+    line = r"(?m)^(?:from|import) nanogpt(?:\.(\w+))?(?: import (.*))?"
+    return re.findall(line, path.read_text())
 
 
 ORDER = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
@@ -264,17 +262,14 @@ def test_make_takes_the_cpu_build_from_its_index_or_says_that_it_could_not(make)
     index.mkdir(parents=True)
     info = f"torch-{version}.dist-info"
     with zipfile.ZipFile(index / f"torch-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}"
-        )
+        metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}"
+        wheel.writestr(f"{info}/METADATA", metadata)
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any")
         wheel.writestr(f"{info}/RECORD", "")
     (index / "index.html").write_text(f"<a href='torch-{version}-py3-none-any.whl'>it</a>")
-    put(
-        make.folder / "pip",
-        f"""echo "$@" >> asked; case "$*" in *--index-url*)
-    exec '{sys.executable}' "$@" --isolated --target got;; esac""",
-    )
+    pip = f"""echo "$@" >> asked; case "$*" in *--index-url*)
+    exec '{sys.executable}' "$@" --isolated --target got;; esac"""
+    put(make.folder / "pip", pip)
     whole = f"""exec '{sys.executable}' "$@\""""
     made = "mkdir -p .venv/bin; cp pip .venv/bin/python"
     put(make.folder / "python", f'case "$*" in "-m venv .venv") {made};; *) {whole};; esac')
@@ -287,10 +282,8 @@ def test_make_takes_the_cpu_build_from_its_index_or_says_that_it_could_not(make)
         (make.folder / ".venv" / "installed").unlink()
     make(".venv/installed", "PYTHON=./python", "TORCH_INDEX=")
     asked = (make.folder / "asked").read_text().splitlines()
-    assert [("--index-url" in line, "-e .[series]" in line) for line in asked] == [
-        *[(True, False), (False, True)] * 2,
-        (False, True),
-    ]
+    calls = [("--index-url" in line, "-e .[series]" in line) for line in asked]
+    assert calls == [*[(True, False), (False, True)] * 2, (False, True)]
 
 
 def test_make_says_where_it_cannot_write(make):

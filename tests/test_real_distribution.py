@@ -16,13 +16,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import speculative_generate
 
 SAMPLES, PROMPT = 20_000, "What's in a na"
-SAMPLINGS = [
-    Sampling(0.5),
-    Sampling(1.0),
-    Sampling(1.5),
-    Sampling(top_k=5),
-    Sampling(top_p=0.9),
-]
+SAMPLINGS = [Sampling(0.5), Sampling(1.0), Sampling(1.5), Sampling(top_k=5), Sampling(top_p=0.9)]
 
 
 class Remembering:

@@ -361,7 +361,7 @@ class TokenTrace:
     def _repr_html_(self) -> str:
         rows = [
             f'<div style="white-space:nowrap"><span style="color:{GREY};display:inline-block;'
-            f'width:2.5em;text-align:right;padding-right:0.7em">{i}</span>'
+            f'width:2.5em;text-align:right;padding-right:0.7em">{i}</span> '
             + " ".join(html_of(mark) for mark in marks)
             + "</div>"
             for i, marks in enumerate(self.rounds, start=1)
@@ -454,6 +454,5 @@ def html_of(mark: Mark) -> str:
         title += f"; siblings refused before it: {mark.refused}"
         siblings = f'<small style="color:{REJECTED}"> {MARKS["rejected"][1]}{mark.refused}</small>'
     style = f"border:2px solid {colour};border-radius:4px;padding:0 4px;"
-    style += "text-decoration:line-through;" if mark.fate == "rejected" else ""
     text = html.escape(shown(mark.text))
     return f'<span style="{style}" title="{title}">{sign}{text}{siblings}</span>'
