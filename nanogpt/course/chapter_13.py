@@ -127,7 +127,7 @@ def fair_race(orders: Mapping[str, Sequence[Sequence[tuple[str, float]]]], title
     Under a group of both stands old / new, under one of a single decoder its median; at the end of
     each lane, the speed-up that it reports.
     """
-    shows = "In a row, the later decoder looks slow; in swapped pairs, the two are level."
+    shows = "In blocks, the later decoder looks slow; in swapped pairs, the two are level."
     axes, kinds = sheet(title, 8, 3.1, shows), {"old": "target", "new": "draft"}
     unit = 60 / max(sum(s for group in lane for _, s in group) for lane in orders.values())
     for y, (order, groups) in zip((5.5, 18.5), orders.items(), strict=True):
