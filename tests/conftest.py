@@ -34,6 +34,12 @@ local_provisioner.launch_kernel = warm.launcher(local_provisioner.launch_kernel)
 SHARED = []  # (a toy, its weights as it was made)
 
 
+def words_in(picture):
+    """What is written in a picture, in the order of drawing."""
+    texts = (text.get_text() for text in picture.axes[0].texts)
+    return [text.replace("\n", " ") for text in texts if text]
+
+
 def weights(toy):
     """Type, place and count of changes of each weight."""
     return [(p.dtype, p.device, p._version) for p in toy.parameters()]

@@ -1,6 +1,7 @@
 """What chapter 24 draws, and the line of its first exercise: asserted as data."""
 
 import pytest
+from conftest import words_in
 
 from nanogpt.course import chapter_24 as chapter
 from nanogpt.proof.toys import random_draft, toy_target
@@ -18,13 +19,13 @@ def test_a_lane_says_what_its_request_did_and_the_bars_say_why():
     for id, lane in enumerate(lanes.values()):
         assert sum(n for what, n in lane if what == "writes") == len(done[id].tokens) == 9
     picture = chapter.request_lanes(lanes, needed, 15, "Lanes")
-    assert {"✗", "needed by those who run", "15 there"} <= set(picture.rows)
-    assert [row for row in picture.rows if row == str(max(needed))]
+    assert {"✗", "needed by those who run", "15 there"} <= set(words_in(picture))
+    assert str(max(needed)) in words_in(picture)
 
 
 def test_rows_of_p_are_dropped_used_for_a_guess_or_for_the_next_token():
     passes = [("ab", "", "", ""), ("c", "d", "efg", "eX"), ("", "X", "hi", "hij")]
-    rows = chapter.rows_of_a_request(passes, "Rows").rows
+    rows = words_in(chapter.rows_of_a_request(passes, "Rows"))
     first, second, third = (rows.index(f"pass {n}") for n in (1, 2, 3))
     assert rows[first:second].count("·") == 2 and rows[first:second].count("●") == 2
     assert rows[second:third] == [
@@ -41,7 +42,7 @@ def test_a_log_axis_is_a_log_axis(log):
     picture = chapter.curves([1, 10, 100], ys, "T", "rate", "ms", {"a": 50.0, "sworn": 9.0}, log)
     axes = picture.axes[0]
     assert (axes.get_xscale() == "log", axes.get_yscale() == "log") == ("x" in log, "y" in log)
-    assert picture.rows == ["a: 1 10 100", "b: 2 3 4"]
+    assert [[*line.get_ydata()] for line in axes.get_lines()[:2]] == [*ys.values()]
     levels = [line for line in axes.get_lines() if len(set(line.get_ydata())) == 1]
     curve = axes.get_lines()[0].get_color()
     assert [line.get_ydata()[0] for line in levels] == [50.0, 9.0]

@@ -9,6 +9,7 @@ import inspect
 import re
 
 import pytest
+from conftest import words_in
 from series import NAMES, NOTEBOOKS, cells
 
 from nanogpt.course import chapter_00, chapter_05, chapter_06
@@ -31,7 +32,7 @@ def test_every_picture_is_shown_by_a_chapter():
 
 
 def sheet_with(placed, title):
-    axes = diagrams.sheet(title, 3, 2)
+    axes = diagrams.sheet(title, 3, 2, "Words.")
     for x, text in placed:
         diagrams.words(axes, x, 10, text)
     return axes.figure
@@ -75,7 +76,7 @@ def test_what_is_drawn_twice_needs_no_colour():
         chapter_00.guess_and_check("what ", "aaabcd", judged + refused),
         chapter_05.branches(leaves, {"aa": 1.0, "ab": 0.0}, "T"),
     ):
-        said = picture.description
+        said = "".join(words_in(picture))
         assert "✓" in said and "✗" in said and "↻" in said, said
     kept = chapter_00.guess_and_check("what ", "aaa", [*judged, Mark("d", "bonus", 0.2)])
-    assert "★" in kept.description
+    assert "★" in "".join(words_in(kept))

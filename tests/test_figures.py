@@ -6,7 +6,7 @@ import torch
 
 from nanogpt.data import CharTokenizer
 from nanogpt.generate import Generation, Round
-from nanogpt.show import figures
+from nanogpt.show import diagrams, figures
 from nanogpt.trees.tree import TreeRound
 
 
@@ -35,10 +35,10 @@ def test_a_picture_describes_itself_to_those_who_cannot_see_it():
     lines = figures.lines([1, 2], {"a": [1, 2], "b": [2, 3]}, "T", "x", "y", guess=2)
     assert lines.description == "T; across: x; up: y; shown: a, b, your guess: 2"
     assert lines._repr_png_()[1] == {"alt": lines.description}
-    broken = figures.grid([[0, 1]], ["one\nrow"], ["a\nb", "c"], "T", "x", "y").description
-    assert "\n" not in broken and "columns: a b, c" in broken and "one row: 0.00 1.00" in broken
-    grid = figures.grid([[0, 0.5]], ["r"], ["c", "d"], "T", "x", "y")
-    assert repr(grid) == "<Picture: T; across: x; up: y; columns: c, d; r: 0.00 0.50>"
+    grid = figures.grid([[0, 0.5]], ["one\nrow"], ["a\nb", " c"], "T", "x", "y")
+    said = "1 rows, “one row” to “one row”; 2 columns, “a b” to “c”."
+    assert repr(grid) == f"<Picture: T; across: x; up: y. {said}>"
+    assert diagrams.sheet("Why?", 3, 2, "So.").figure.description == "Why? So."
     marks = figures.grid([[0, 1]], ["r"], ["c", "d"], "T", "x", "y", text={0: "·", 1: "✓"}.get)
     assert [t.get_text() for t in marks.axes[0].texts] == ["·", "✓"]
 

@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 import pytest
 import torch
+from conftest import words_in
 
 from nanogpt import checkpoint
 from nanogpt.course import chapter_28
@@ -827,7 +828,7 @@ def test_a_full_memory_is_drawn_whole(draft):
         by_hand |= {"draft's weights": 16, "caches": 132 * 320 / 448}
         by_hand["draft's caches"] = 132 * 128 / 448
     assert {what: size for what, size, _ in shares} == pytest.approx(by_hand, abs=0.001)
-    drawn = chapter_28.memory_shares({"a plan": plan}, "memory").rows
+    drawn = words_in(chapter_28.memory_shares({"a plan": plan}, "memory"))
     assert {f"{what} {size:.0f}" for what, size in by_hand.items()} <= set(drawn)
 
 

@@ -20,7 +20,9 @@ def guess_and_check(before: str, guesses: str, marks: Sequence[Mark]) -> Picture
     fates, n = [mark.fate for mark in marks], len(guesses)
     end = "one replaced" if "rejected" in fates else "a bonus added"
     title = f"{n} guesses, one pass of the target: {fates.count('accepted')} kept, {end}"
-    axes, left, step = sheet(title, 8.4, 4.2), 34, min(7, 49 / (n + 1))
+    kept, own = shown(guesses[: fates.count("accepted")]), shown(last.text)
+    shows = f"Of “{shown(guesses)}”, “{kept}” stays; then the target writes “{own}” itself."
+    axes, left, step = sheet(title, 8.4, 4.2, shows), 34, min(7, 49 / (n + 1))
     columns = [left + step * j for j in range(n)]
     w, middle = step - 0.5, step / 2 - 0.25
     names = {5: "the draft\nguesses", 15: "the target\nreads it all", 25: "✓ keep  ✗ cut"}
@@ -56,7 +58,9 @@ def map_of_the_round(
 
     loop: the chapter that ties them together. whole: those about all of it, in rows of boxes below.
     """
-    axes, step = sheet("Every chapter has its place in one round", 8.6, 5.8), 84 / len(stations)
+    shows = "Guess, check, keep or replace, trim, and again: below each step stand its chapters."
+    title, step = "Every chapter has its place in one round", 84 / len(stations)
+    axes = sheet(title, 8.6, 5.8, shows)
     middles = [step * (i + 0.5) - 1 for i in range(len(stations))]
     for x, (kind, (what, chapters)) in zip(middles, stations.items(), strict=True):
         left = x - step / 2 + 2

@@ -112,7 +112,9 @@ def transformer_block(text: str, channels: int, n_head: int) -> Picture:
 
     Each head hands out a key and a value per token, beside the block's output: a small cache.
     """
-    axes = sheet("A block adds to its stream twice, and hands out keys and values", 8.8, 4.4)
+    title = "A block adds to its stream twice, and hands out keys and values"
+    shows = f"{n_head} heads and then a feed-forward net read the stream, and add what they made."
+    axes = sheet(title, 8.8, 4.4, shows)
     letters, shape = shown(text), f"{len(text)} × {channels}"
     for start, end in ((10, 45), (48, 74), (77, 78)):
         arrow(axes, (start, 6), (end, 6), colour=TARGET)

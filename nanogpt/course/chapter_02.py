@@ -77,7 +77,8 @@ def cached_step(text: str, weights: Sequence[float]) -> Picture:
 
     weights: with what weight the new token reads each position's value, its own last.
     """
-    axes = sheet("One cached step: a column is computed, the others are read", 8.8, 4.3)
+    shows = "The new token's query meets all keys; only its own key and value are appended."
+    axes = sheet("One cached step: a column is computed, the others are read", 8.8, 4.3, shows)
     P, w = len(text) - 1, 69 / len(text)
     new = 15 + P * w  # the left edge of the new token's column
     sub = [str(i).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")) for i in range(P + 1)]

@@ -102,9 +102,9 @@ def draft_chain(current: str, guesses: str, q: Sequence, chars: Sequence[str]) -
 
     q: the row (V,) that each guess was drawn from; its likeliest few entries are shown.
     """
-    axes = sheet(
-        "The current character picks a row; the draw picks the next", 8.8, 0.95 * len(guesses) + 0.9
-    )
+    title = "The current character picks a row; the draw picks the next"
+    shows = f"After “{shown(current)}”, a draw from each row in turn guesses “{shown(guesses)}”."
+    axes = sheet(title, 8.8, 0.95 * len(guesses) + 0.9, shows)
     for i, (before, drawn) in enumerate(zip([current, *guesses], guesses, strict=False)):
         y, row = 2 + 9.5 * i, dict(zip(chars, q[i].tolist(), strict=True))
         best = sorted(row, key=row.get, reverse=True)[:6]
@@ -153,5 +153,6 @@ def map_of_pairs(table: Tensor, chars: str, marked: Sequence[str]) -> Picture:
         axes.plot(x, y, "o", markersize=13, fillstyle="none", color=DRAFT, markeredgewidth=2)
         axes.text(x + 1.5, y, f"{pair[0]} → {shown(pair[1])}", va="center")
     axes.text(middles[2], middles[3], "empty", ha="center", va="center", color=GREY)
-    axes.figure.rows = [f"circled: {', '.join(f'{a} → {shown(b)}' for a, b in marked)}"]
+    pairs = ", ".join(f"{a} → {shown(b)}" for a, b in marked)
+    axes.figure.shows = f"Most cells are nearly white; circled are {pairs}."
     return axes.figure

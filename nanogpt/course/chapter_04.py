@@ -123,7 +123,8 @@ def questions(prompt: str, guesses: str) -> Picture:
     """K+1 questions: in plain decoding each waits for a letter, with guesses none does."""
     tail, n = shown(prompt[-4:]), len(guesses) + 1
     step, end = min(5.2, 34 / n), 4.3 + 2.7 * n
-    axes = sheet("One pass for each question, or one for all of them", 8, 0.75 + 0.27 * n)
+    shows = f"Left: {n} passes, each waiting for the last. Right: one pass that gives {n} answers."
+    axes = sheet("One pass for each question, or one for all of them", 8, 0.75 + 0.27 * n, shows)
     words(axes, 1, 1.5, "without guesses: each pass waits", ha="left", fontweight="bold")
     words(axes, 51, 1.5, "with guesses: no question waits", ha="left", fontweight="bold")
     box(axes, 62.5, 3, 8, 2.7 * n, "", "target")
@@ -151,7 +152,9 @@ def one_pass(prompt: str, guesses: str) -> Picture:
     letters = [*shown(prompt[-n_shown - 1 :] + guesses)]
     letters[n_shown] = "▸" + letters[n_shown]
     kinds = ["cached"] * n_shown + ["target"] + ["draft"] * K
-    axes = sheet("Row i sees i guesses, and its p judges the next one", 8, 0.78 + 0.28 * (K + 1))
+    title = "Row i sees i guesses, and its p judges the next one"
+    shows = "A staircase: each row sees the cache, the current token, and one guess more."
+    axes = sheet(title, 8, 0.78 + 0.28 * (K + 1), shows)
     size = min(3.6, 50 / len(letters))
     middle = left + size * (n_shown + 0.5) - 0.15
     words(axes, middle, 1.2, "current", fontsize=9)
@@ -161,7 +164,6 @@ def one_pass(prompt: str, guesses: str) -> Picture:
     for x in range(len(letters)):
         place = left + size * (x + 0.5) - 0.15
         words(axes, place, 3.2, str(P - n_shown + x), fontsize=9, color=GREY)
-    axes.figure.rows.clear()  # of the description: what follows is enough
     for i in range(K + 1):
         y, end, sees = 4.6 + 2.8 * i, left + size * len(letters), n_shown + 1 + i
         for x, kind in enumerate(kinds):

@@ -130,7 +130,9 @@ def branches(
     A step is "✓ a" (accepted) or "✗ b ↻ a" (rejected, and what came instead), and ends with the
     letter of the text. own: {text: probability} as the target says.
     """
-    axes = sheet(title, 9.6, 0.42 * len(leaves) + 0.55)
+    sums = ", ".join(f"{text} {P:.2f}" for text, P in own.items())
+    shows = f"Each guess is kept or replaced; the branches of each text add up: {sums}."
+    axes = sheet(title, 9.6, 0.42 * len(leaves) + 0.55, shows)
     top, step, firsts = 5.0, 4.2, {}
     for i, (first, _) in enumerate(leaves):
         firsts.setdefault(first, []).append(top + step * i)

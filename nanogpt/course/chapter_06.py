@@ -11,7 +11,7 @@ import matplotlib as mpl
 import torch
 
 from nanogpt.proof.checks import tensors
-from nanogpt.show.diagrams import box, said_of, sheet, strip, words
+from nanogpt.show.diagrams import box, sheet, strip, words
 from nanogpt.show.figures import REJECTED, STYLE, Picture, shown
 
 
@@ -61,10 +61,10 @@ def left_behind(text: str, rejected: str, own: str) -> Picture:
         "the cache holds": [*same, ("✗" + rejected, "rejected")],
         "the next pass reads": [*same, (rejected, "cached"), ("▸" + own, "target")],
     }
-    axes = sheet(f"The text has forgotten the {rejected}; the cache has not", 8, 1.75)
+    shows = f"The cache ends with the rejected {rejected}; the next pass reads {own} behind it."
+    axes = sheet(f"The text has forgotten the {rejected}; the cache has not", 8, 1.75, shows)
     for i, (label, cells) in enumerate(rows.items()):
         strip(axes, 20, 1 + 4.6 * i, label, cells, min(4, 58 / (len(same) + 2)))
-    axes.figure.rows = said_of(rows)
     return axes.figure
 
 
@@ -86,7 +86,8 @@ def trim(prompt: str, guesses: str, emitted: str) -> Picture:
         f"trimmed: {P + n + 1}": [*stays, *[("", "gone")] * (K - n)],
         "the next pass begins": [*stays, ("▸" + shown(emitted[-1]), "target")],
     }
-    axes = sheet("The trim cuts off the rejected guesses, and nothing else", 8, 2.5)
+    shows = f"{K} guesses enter the cache, {n} stay, and {shown(emitted[-1])} begins the next pass."
+    axes = sheet("The trim cuts off the rejected guesses, and nothing else", 8, 2.5, shows)
     size, left = min(4, 46 / (len(old) + K + 1)), 20
     for i, (label, cells) in enumerate(rows.items()):
         strip(axes, left, 1 + 4.6 * i, label, cells, size)
@@ -95,6 +96,4 @@ def trim(prompt: str, guesses: str, emitted: str) -> Picture:
     own = ("★", "bonus") if n == K else ("↻", "resampled")
     box(axes, end, 10.2, size - 0.4, 3, own[0] + shown(emitted[-1]), own[1])
     words(axes, end + size, 11.7, "drawn after the\npass: no entry", ha="left", fontsize=9)
-    rows["judged"].append((own[0] + shown(emitted[-1]), own[1]))
-    axes.figure.rows = said_of(rows)
     return axes.figure

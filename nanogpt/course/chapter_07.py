@@ -217,7 +217,8 @@ def round_flow(text: str, drafted: str, emitted: str, cached: int, V: int, title
     text: what stood before the round, drafted and emitted: its letters; cached: the entries before
     the pass; V: the size of the vocabulary.
     """
-    axes, K, n = sheet(title, 9.8, 3.7), len(drafted), len(emitted) - 1
+    shows = "Text and cache go through draft, check, verdict and trim, and come out longer."
+    axes, K, n = sheet(title, 9.8, 3.7, shows), len(drafted), len(emitted) - 1
     for x, y, name, kind in (
         (20, 5, "draft_tokens", "draft"),
         (40, 16, "verify_candidates", "target"),

@@ -132,7 +132,7 @@ def biased_decoders() -> list[tuple]:
 @mpl.rc_context(STYLE)
 def checks_of_a_round(notes: Mapping[str, str], title: str) -> Picture:
     """A decoder's round, and each check of it below what it looks at; notes: {check: its words}."""
-    axes = sheet(title, 9, 4.4)
+    axes = sheet(title, 9, 4.4, f"Each check stands below what it looks at: {', '.join(notes)}.")
     flow = [
         (1, "draft\nq, K guesses", "draft"),
         (24.5, "target, one pass\np for each", "target"),

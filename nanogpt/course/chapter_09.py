@@ -77,7 +77,9 @@ def lanes(K: int, draft_cost: float, verify_cost: float, rest: float, emitted: i
     """
     drafted = K * draft_cost
     end = drafted + verify_cost + rest
-    axes = sheet(f"A round: {emitted} tokens in the time of {end:.2f} plain passes", 8.5, 3.1)
+    title = f"A round: {emitted} tokens in the time of {end:.2f} plain passes"
+    shows = "Above: guesses, then the pass that checks them. Below: the target alone, pass by pass."
+    axes = sheet(title, 8.5, 3.1, shows)
     unit = 64 / max(end, emitted)  # of the sheet, for one plain pass
     for y, name in ((4.5, "draft"), (10, f"target, {K + 1} tokens"), (19.5, "target alone")):
         words(axes, 1, y + 2, name, ha="left")

@@ -134,7 +134,9 @@ def context_walk(walk: Sequence[tuple[str, Mapping[str, int]]], title: str) -> P
     Each known context shows what its row is made of: its own counts and, weighted by how many
     different followers it has, the row above. One without followers is unknown, and ends the walk.
     """
-    axes = sheet(title, 8, 0.7 + 0.48 * len(walk))
+    known = shown([context for context, seen in walk if seen][-1])
+    shows = f"From nothing to “{known}”, each row mixes its own counts with the row above."
+    axes = sheet(title, 8, 0.7 + 0.48 * len(walk), shows)
     row = dict.fromkeys(walk[0][1], 1 / len(walk[0][1]))
     headings = "context", "followers", "its row: own counts | the row above", "so the likeliest are"
     for x, heading in zip((8, 25, 46, 68), headings, strict=True):

@@ -95,7 +95,9 @@ def rewind(cases: Mapping[str, tuple[Sequence[str], Sequence[str], int]], title:
     The first `kept` tokens of both are the same; the rest of the cache is dropped (✗), the rest of
     the context is read (▸).
     """
-    axes, cell, left = sheet(title, 8, 1.75 * len(cases)), 3.6, 17.0
+    said = (f"{name}, {n} and {len(new) - n}" for name, (_, new, n) in cases.items())
+    shows = f"Entries kept and tokens read: {'; '.join(said)}."
+    axes, cell, left = sheet(title, 8, 1.75 * len(cases), shows), 3.6, 17.0
     for n, (name, (cached, context, kept)) in enumerate(cases.items()):
         y, split = 17.5 * n + 1.5, left + cell * kept
         words(axes, 0.5, y + 6.7, name, ha="left", fontweight="bold")

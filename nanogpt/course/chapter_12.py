@@ -120,7 +120,8 @@ def asking(likeliest: Sequence[float], tokens: Sequence[str], title: str) -> Pic
     likeliest: the largest probability of each q that `more` was shown; tokens: those drawn, in
     order, one for each yes. Where there are fewer tokens than q, the last answer was no.
     """
-    axes = sheet(title, 8, 2.7)
+    shows = f"A question stands before each draw; after {len(tokens)} draws comes the pass."
+    axes = sheet(title, 8, 2.7, shows)
     steps = [("policy(rounds)\n→ (most, more)", "target")]
     for n, p in enumerate(likeliest[:4]):
         yes = n < len(tokens)

@@ -106,7 +106,9 @@ def buffer(rows: Sequence[tuple[str, Sequence[float], int, int]], title: str) ->
 
     Valid slots have a solid edge, new ones a ▸; whatever else lies in the buffer is dotted.
     """
-    axes = sheet(title, 8, 0.8 + 0.8 * len(rows))
+    lengths = " → ".join(str(length) for _, _, length, _ in rows)
+    shows = f"The length goes {lengths}; what lies behind it stays until a pass overwrites it."
+    axes = sheet(title, 8, 0.8 + 0.8 * len(rows), shows)
     for i, (label, slots, length, written) in enumerate(rows):
         y = 3 + 8 * i
         words(axes, 1, y + 2, label, ha="left")
@@ -125,7 +127,8 @@ def fair_race(orders: Mapping[str, Sequence[Sequence[tuple[str, float]]]], title
     Under a group of both stands old / new, under one of a single decoder its median; at the end of
     each lane, the speed-up that it reports.
     """
-    axes, kinds = sheet(title, 8, 3.1), {"old": "target", "new": "draft"}
+    shows = "In blocks, the later decoder looks slow; in swapped pairs, the two are level."
+    axes, kinds = sheet(title, 8, 3.1, shows), {"old": "target", "new": "draft"}
     unit = 60 / max(sum(s for group in lane for _, s in group) for lane in orders.values())
     for y, (order, groups) in zip((5.5, 18.5), orders.items(), strict=True):
         words(axes, 1, y - 2.2, order, ha="left", fontweight="bold")

@@ -156,7 +156,9 @@ def said_by_block(text: str, said: Sequence[str], title: str) -> Picture:
 
     said: one text per block, as long as `text`. Filled and bold: what the last block says, too.
     """
-    axes, size = sheet(title, 9, 0.36 * len(said) + 1.15), 80 / len(text)
+    same = [str(sum(map(str.__eq__, row, said[-1]))) for row in said]
+    shows = f"From the first block on, letters that the last one says, too: {', '.join(same)}."
+    axes, size = sheet(title, 9, 0.36 * len(said) + 1.15, shows), 80 / len(text)
     for n, letter in enumerate(text):
         words(axes, 9.5 + size * (n + 0.5), 2 + 3.6 * len(said) + 1.6, shown(letter), color=GREY)
     words(axes, 8.6, 2 + 3.6 * len(said) + 1.6, "the text", ha="right", color=GREY)
@@ -180,7 +182,8 @@ def rounds_in_time(lanes: Mapping[str, Sequence[tuple[str, float]]], title: str)
     lanes: of each, (kind of box, time in plain steps); a "draft" is hatched.
     """
     longest = max(sum(time for _, time in lane) for lane in lanes.values())
-    axes, step = sheet(title, 9, 0.5 * len(lanes) + 0.95), 54 / longest
+    shows = f"Lanes of guesses and passes: {'; '.join(lanes)}."
+    axes, step = sheet(title, 9, 0.5 * len(lanes) + 0.95, shows), 54 / longest
     for n, (name, lane) in enumerate(lanes.items()):
         x, y = 27.0, 1.5 + 5 * n
         words(axes, 26, y + 1.8, name, ha="right")
@@ -202,7 +205,9 @@ def first_blocks(current: str, guesses: str, depth: int, layers: int, title: str
     keys and values. Hatched: run while drafting (▸, the exit's guess); plain: in the target's pass.
     """
     K, tokens = len(guesses), [shown(x) for x in current + guesses]
-    axes, size = sheet(title, 9, 0.52 * layers + 1.45), min(8, 34 / (K + 1))
+    runs = (K + 1) * layers
+    shows = f"Runs of a block: {K * depth + runs} with two caches, {runs} with one."
+    axes, size = sheet(title, 9, 0.52 * layers + 1.45, shows), min(8, 34 / (K + 1))
     for left, name, twice in ((10, "weights shared, caches not", True), (53, "one cache", False)):
         words(axes, left, 1.2, name, ha="left", fontweight="bold")
         for n, layer in product(range(K + 1), range(layers)):
@@ -215,7 +220,7 @@ def first_blocks(current: str, guesses: str, depth: int, layers: int, title: str
             else:
                 kind = "draft" if early else "target"
                 box(axes, x, y + 0.2, size - 0.5, 4.6, guess if early else says, kind)
-        bottom, runs = 3.2 + 5.2 * layers, (K + 1) * layers
+        bottom = 3.2 + 5.2 * layers
         for n, token in enumerate(tokens):
             words(axes, left + size * (n + 0.5) - 0.2, bottom + 1.2, token, family="monospace")
         count = f"{K * depth} + {runs} = {K * depth + runs}" if twice else f"{runs}"

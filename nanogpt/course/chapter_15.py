@@ -141,7 +141,8 @@ def heads_ahead(read: str, said: Sequence[tuple[str, float]], title: str) -> Pic
     another: the later tokens are guessed by heads that have not seen the earlier ones.
     """
     left, wide = max(18, 3.2 * len(read) + 6), 11.5
-    axes = sheet(title, max(8, (left + wide * len(said) + 1) / 10), 2.9)
+    shows = f"One state leads to lm_head and {len(said) - 1} heads; no arrow joins guess to guess."
+    axes = sheet(title, max(8, (left + wide * len(said) + 1) / 10), 2.9, shows)
     for i, char in enumerate(read):
         box(axes, 1 + 3.2 * i, 3.2, 3.2, 3.2, shown(char), "cached")
     words(axes, 1, 1.6, "read by the trunk", ha="left")
@@ -189,9 +190,10 @@ def squares(
         axes.set_yticks(range(len(down)), [shown(rows[i]) for i in down], fontsize=9)
         axes.set(xlabel="second", ylabel="first")
         axes.grid(visible=False)
-        figure.rows.append(f"{name}{kept}".replace("\n", ", "))
         if top <= 3:
             numbers_in(axes, part)
+    said = (axes.get_title(loc="left").replace("\n", ", ") for axes in figure.axes)
+    figure.shows = f"Squares of pairs: {'; '.join(said)}."
     return figure
 
 

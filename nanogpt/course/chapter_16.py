@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanogpt.show.diagrams import arrow, box, said_of, sheet, strip, words
+from nanogpt.show.diagrams import arrow, box, sheet, strip, words
 from nanogpt.show.figures import ACCEPTED, GREY, SERIES, STYLE, Picture, draw_guess, picture, shown
 
 TREES = (  # a chain longer than any habit; two of a length, for who remembers the last one; none
@@ -124,7 +124,9 @@ def who_sees_whom(prompt: str, nodes: Sequence[str], parents: Sequence[int], mas
     letters = [*shown(prompt[P - n_shown :]), *map(shown, nodes)]
     size = min(4.6, 44 / len(letters))
     end = left + size * len(letters)
-    axes = sheet("A node sees the cache, its own path and itself", 8, 0.85 + 0.28 * (N + 1))
+    shows = f"Dots mark what each of {N} nodes sees; siblings share a position, but no slot."
+    title = "A node sees the cache, its own path and itself"
+    axes = sheet(title, 8, 0.85 + 0.28 * (N + 1), shows)
     middle = left + size * (n_shown + 0.5)
     words(axes, middle - 2.5, 1.2, f"in the cache: {P}", fontsize=9, ha="right")
     words(axes, middle + 2.5, 1.2, f"nodes: {N}", fontsize=9, ha="left")
@@ -146,11 +148,6 @@ def who_sees_whom(prompt: str, nodes: Sequence[str], parents: Sequence[int], mas
         position = int(sum(map(bool, mask[row]))) - 1
         words(axes, end + 6, y + 1.2, str(P + row))
         words(axes, end + 15, y + 1.2, str(position), fontweight="bold")
-    axes.figure.rows = [
-        f"{letter} in slot {P + row} at position {int(sum(map(bool, mask[row]))) - 1} sees "
-        + " ".join(x for i, x in enumerate(letters) if mask[row][P - n_shown + i])
-        for row, letter in enumerate(letters[n_shown:])
-    ]
     return axes.figure
 
 
@@ -179,7 +176,8 @@ def kept_path(
         f"gathered: {P + 1 + len(path)}": [*old, (current, "cached"), *stays]
         + [("", "gone")] * (N - len(path)),
     }
-    axes = sheet("The path closes up: slots are positions again", 8, 1.95)
+    shows = f"Arrows move {len(path)} of {N} nodes up, right behind the cache; the others are gone."
+    axes = sheet("The path closes up: slots are positions again", 8, 1.95, shows)
     size, first = (
         min(4.2, 53 / (len(old) + N + 1)),
         left + min(4.2, 53 / (len(old) + N + 1)) * (len(old) + 1),
@@ -189,7 +187,6 @@ def kept_path(
     for place, node in enumerate(path):
         start = (first + size * (node + 0.5) - 0.2, 8.4)
         arrow(axes, start, (first + size * (place + 0.5) - 0.2, 12.4), colour=ACCEPTED)
-    axes.figure.rows = said_of(rows)
     return axes.figure
 
 
@@ -206,7 +203,8 @@ def right_after(
     axes.bar(range(len(shares)), values, yerr=errors, capsize=4, **bars)
     for x, (value, error) in enumerate(zip(values, errors, strict=True)):
         axes.text(x, value + error + 0.01, f"{value:.2f}", ha="center", va="bottom")
-        axes.figure.rows.append(f"{list(shares)[x]}: {value:.2f} ± {error:.2f}")
+    said = (f"{name} {value:.2f}" for name, (value, _) in shares.items())
+    axes.figure.shows = f"Bars: {', '.join(said)}."
     line = {"color": GREY, "linestyle": "--"}
     axes.axhline(overall, label=f"over all places, as the product has it: {overall:.2f}", **line)
     draw_guess(axes, guess)
@@ -229,7 +227,7 @@ def promised_and_made(
     figure = axes.figure
     beside = figure.add_subplot(122)
     axes.set_subplotspec(beside.get_gridspec()[0])
-    first = np.array(next(iter(ways.values()))[1])
+    first, most = np.array(next(iter(ways.values()))[1]), []
     beside.set(title=f"Made, against the {next(iter(ways))}", xlabel="nodes of the tree")
     for (name, (promised, made, error)), (colour, dash, marker, _) in zip(
         ways.items(), SERIES, strict=False
@@ -237,8 +235,8 @@ def promised_and_made(
         style = {"color": colour, "linestyle": dash, "marker": marker, "capsize": 3}
         axes.errorbar(sizes, np.subtract(promised, made), error, label=name, **style)
         beside.errorbar(sizes, made - first, error, **style)
-        over = " ".join(f"{x:+.2f}" for x in np.subtract(promised, made))
-        figure.rows.append(f"{name}: promised less made {over}")
+        most.append(f"{name} {np.abs(np.subtract(promised, made)).max():.2f}")
+    figure.shows = f"The most that a promise is off: {', '.join(most)}."
     for half in (axes, beside):
         half.axhline(0, color=GREY, linewidth=0.8)
         half.set_xscale("log", base=2)
@@ -267,7 +265,6 @@ def tokens_per_time(
         axes.plot(*at, color=colour, marker="*", markersize=17, markeredgecolor="white")
         place = {"textcoords": "offset points", "xytext": (0, lift), "ha": "center"}
         axes.annotate(f"{at[0]} nodes", at, color=colour, **place)
-        axes.figure.rows.append(f"{name}: most at {at[0]} nodes, {at[1]:.2f}")
     axes.axhline(1, color=GREY, linewidth=0.8, label="plain decoding")
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(n) for n in sizes])

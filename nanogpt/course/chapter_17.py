@@ -173,7 +173,9 @@ def tries(
 
     The last entry's q is None: nobody guesses any more, and the token is drawn from what is left.
     """
-    axes, top, reached = sheet(title, 9.4, 3.5), 24.0, 1.0
+    rest = ", ".join(f"{letter} {x:.2f}" for letter, x in zip(letters, steps[1][0], strict=True))
+    shows = f"Each try keeps what q shares with what is left of p; the second one meets {rest}."
+    axes, top, reached = sheet(title, 9.4, 3.5, shows), 24.0, 1.0
     panel, bar = 92 / len(steps), 68 / len(steps) / (len(letters) * 2 + 2)
     for n, (left, q) in enumerate(steps):
         x = 2 + panel * n
@@ -211,7 +213,9 @@ def told_and_made(
 
     An exact pair is marked ✓, the others ✗ with their total variation.
     """
-    axes, left = sheet(title, 9.4, 1.1 + 0.85 * len(rows)), 25
+    exact = [cell[0] < 1e-12 for cells in rows.values() for cell in cells if cell]
+    shows = f"Of {len(exact)} pairs of a way to draw and a claimed q, {sum(exact)} are exact."
+    axes, left = sheet(title, 9.4, 1.1 + 0.85 * len(rows), shows), 25
     wide = (92 - left) / len(columns)
     for j, name in enumerate(columns):
         words(axes, left + wide * (j + 0.5), 2.2, name, fontweight="bold", fontsize=9)
@@ -304,7 +308,9 @@ def springs_and_basins(
 
     sets: {set of guesses: probability}. What the least cut goes through has a thick dashed edge.
     """
-    axes, (most, H), flow = sheet(title, 9.4, 4.5), least_cut(sets, p), largest_flow(sets, p)
+    (most, H), flow = least_cut(sets, p), largest_flow(sets, p)
+    shows = f"{most:.2f} flows from guesses to tokens; dashed edges mark what stops the rest."
+    axes = sheet(title, 9.4, 4.5, shows)
     order, wide = sorted(sets, key=lambda s: (sum(s) / len(s), len(s))), 80 / len(sets)
     gap, filled = 80 / len(p), [sum(flow.get((s, x), 0) for s in sets) for x in range(len(p))]
     words(axes, 1, 6, "springs:\nguesses", ha="left", fontsize=9)
@@ -357,7 +363,8 @@ def coins_of_a_block(
     Above, P_0 … P_K as a line beside the product of the chances one by one. Below, coins from the
     first guess on, until one fails, and from the last back, until one falls right.
     """
-    axes, wide = sheet(title, 9.4, 5.7), min(12.0, 70 / len(guesses))
+    shows = "Below the lines, coins tossed from the first guess on, and from the last guess back."
+    axes, wide = sheet(title, 9.4, 5.7, shows), min(12.0, 70 / len(guesses))
     at = [19 + wide * (i + 0.5) - 0.75 for i in range(-1, len(guesses))]
     alone = np.cumprod([1.0, *(chance for chance, _ in one_by_one)])
     words(axes, 1, 4, "P_i, and the\nproduct, after\ni guesses", ha="left", fontweight="bold")
@@ -366,15 +373,8 @@ def coins_of_a_block(
         (P, "as a block: P", SERIES[1], -2.2),
     ):
         axes.plot(at, [17 - 14 * x for x in y], color=colour, linestyle=dash, marker=marker)
-        words(
-            axes,
-            at[-1] + 0.5 * wide,
-            3.5 if up < 0 else 8,
-            label.replace(": ", ":\n"),
-            ha="left",
-            fontsize=8,
-            color=colour,
-        )
+        name, style = label.replace(": ", ":\n"), {"ha": "left", "fontsize": 8, "color": colour}
+        words(axes, at[-1] + 0.5 * wide, 3.5 if up < 0 else 8, name, **style)
         for x, value in zip(at[1:], y[1:], strict=True):
             words(axes, x, 17 - 14 * value + up, f"{value:.2f}", fontsize=8, color=colour)
     for y, name, coins in ((23, "one by one", one_by_one), (41, "as a block", block)):

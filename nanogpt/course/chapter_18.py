@@ -245,7 +245,8 @@ def what_a_rule_makes(
         for name, found in rules.items()
     }
     made = [chance for ways in rules.values() for chance in ways.values()]
-    axes, foot, tall = sheet(title, 9, 3.6), 25.5, 17.0 / max([*p, *made])
+    shows = "For each rule, columns of what stood and what was drawn instead, beside p as a line."
+    axes, foot, tall = sheet(title, 9, 3.6, shows), 25.5, 17.0 / max([*p, *made])
     wide = 88 / len(rules)
     column = (wide - 3) / len(tokens)
     for i, (name, ways) in enumerate(rules.items()):
@@ -286,7 +287,8 @@ def witnesses(rounds: Mapping[str, Sequence[int]], window: int, title: str) -> P
     A rejected guess turns to ✓ if all of the next `window` are kept: a frame goes around those
     witnesses. What comes after a rejection is thrown away.
     """
-    axes, high = sheet(title, 9, 1.0 + 0.75 * len(rounds)), 7.5
+    shows = f"Frames mark the witnesses. Rows: {'; '.join(rounds)}."
+    axes, high = sheet(title, 9, 1.0 + 0.75 * len(rounds), shows), 7.5
     for place in range(max(map(len, rounds.values()))):
         words(axes, 5.5 + 8 * place, 4.4, f"guess {place + 1}", fontsize=9, color=GREY)
     for i, (name, stands) in enumerate(rounds.items()):
@@ -343,9 +345,8 @@ def drawn_and_fixed(
             look = SERIES[list(own).index(name)]
             points_of_a_rule(axes, look, kinds.get(kind, []), kind in own[name])
             handles[name] = mpl.lines.Line2D([], [], **drawn_as(look))
-            for x, y, label, *_ in kinds.get(kind, []):
-                figure.rows.append(f"{name} {label}, {kind}: {x:.2f}, {y:.2f}")
         axes.margins(0.12)
+    figure.shows = f"Drawn guesses on the left, fixed ones on the right: {'; '.join(groups)}."
     for axes in both:
         label_points(axes)
     handles["filled: its own engine's guesses"] = mpl.lines.Line2D([], [], marker="o", color=GREY)

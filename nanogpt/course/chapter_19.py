@@ -132,7 +132,9 @@ def one_feature_two_draws(
 
     draws: of each, the token, its probability, and the likeliest tokens after it with theirs.
     """
-    axes, rows = sheet(title, 8.4, max(1.9, 0.85 + 0.75 * len(draws))), 7.5 * len(draws)
+    said = " or ".join(f"{shown(token)} (then {shown(after[0][0])})" for token, _, after in draws)
+    shows, rows = f"From one strip of shades comes {said}.", 7.5 * len(draws)
+    axes = sheet(title, 8.4, max(1.9, 0.85 + 0.75 * len(draws)), shows)
     words(axes, 1, 1.6, "read by the target", ha="left")
     for i, char in enumerate(read):
         box(axes, 1 + 3 * i, 3.2, 3, 3.2, shown(char), "cached")
@@ -169,7 +171,8 @@ def feature_pairs(read: str, guesses: str, title: str) -> Picture:
     """
     tokens, true = [shown(x) for x in read + guesses], len(read) - 1
     wide, left = min(10.0, 74 / (true + len(guesses) - 1)), 15.0
-    axes = sheet(title, (left + wide * (true + len(guesses) - 1) + 3) / 10, 2.95)
+    shows = "Each feature enters one block with its token; a guess becomes the next column's token."
+    axes = sheet(title, (left + wide * (true + len(guesses) - 1) + 3) / 10, 2.95, shows)
     words(axes, left, 1.6, "the target's", ha="left", color=TARGET)
     if len(guesses) > 1:
         end = left + wide * (true + len(guesses) - 1) - 1
@@ -209,7 +212,8 @@ def steps_seen(masks: Sequence[Tensor], title: str) -> Picture:
     T, side, left = len(masks[0]), 2.6, 13.0
     wide = [side * T * (s + 1) + 0.9 * s for s in range(len(masks))]
     tall = side * T + 4.6
-    axes = sheet(title, (left + wide[-1] + 14) / 10, (tall * len(masks) + 1) / 10)
+    shows = "From step to step, fewer true pairs are seen, and one more diagonal of its guesses."
+    axes = sheet(title, (left + wide[-1] + 14) / 10, (tall * len(masks) + 1) / 10, shows)
     for s, mask in enumerate(masks):
         top = tall * s + 3.6
         words(axes, 0.5, top + side * T / 2, f"step {s}:\nguess {s + 1}", ha="left", weight="bold")
@@ -226,10 +230,4 @@ def steps_seen(masks: Sequence[Tensor], title: str) -> Picture:
             said = f"place {place}" if place >= s else f"place {place}: no guess"
             end = left + wide[s] + 0.8
             words(axes, end, top + side * (place + 0.45), said, ha="left", fontsize=9)
-    axes.figure.rows += [
-        f"step {s}, place {place} sees: "
-        + (" ".join(f"{c // T}.{c % T}" for c in mask[place].nonzero().flatten().tolist()))
-        for s, mask in enumerate(masks)
-        for place in range(s, T)
-    ]
     return axes.figure

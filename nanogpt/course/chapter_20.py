@@ -189,7 +189,8 @@ def guessing_itself(
     """
     after, left, wide = [*read[1:], drawn[0]], 14.5, 9.2
     right = left + wide * len(read) - 0.7
-    axes = sheet(title, max(8, (right + 16) / 10), 3.3)
+    shows = f"The MTP layer reads each state and the token after it, and guesses {shown(guess[0])}."
+    axes = sheet(title, max(8, (right + 16) / 10), 3.3, shows)
     for y, said in ((3.6, "asked for"), (12.6, "token after it"), (18.6, "its state")):
         words(axes, left - 1.5, y, said, ha="right")
     words(axes, left - 1.5, 28.6, "token", ha="right")
@@ -222,7 +223,8 @@ def three_ways(last: str, tokens: str, title: str) -> Picture:
 
     tokens: the next token and the two after it, which all three are asked for.
     """
-    axes = sheet(title, 10.3, 3.5)
+    shows = "Heads on one state; a chain of modules; and one layer that reads its own output."
+    axes = sheet(title, 10.3, 3.5, shows)
     words(axes, 17, 4, "heads side by side\n(Gloeckle et al. 2024)")
     state = box_of_state(axes, 12.5, last)
     for i, (x, token) in enumerate(zip((2.5, 12.5, 22.5), tokens, strict=True)):

@@ -110,9 +110,10 @@ def rows_of_guesses(read: str, rows: Sequence[str], title: str) -> Picture:
     What agrees with the last row from the start on is marked ✓: it will not change any more.
     """
     wide, left = min(3.6, 70 / len(rows[-1])), 15
-    axes = sheet(title, max(8, (left + wide * len(rows[-1]) + 12) / 10), 0.55 + 0.38 * len(rows))
+    places = len(rows[-1])
+    shows = f"The right letters grow from the left: all {places} after {len(rows) - 1} passes."
+    axes = sheet(title, max(8, (left + wide * places + 12) / 10), 0.55 + 0.38 * len(rows), shows)
     words(axes, left, 1.4, f"after {shown(read)!r}, at the same time:", ha="left", fontsize=9)
-    said = []
     for n, row in enumerate(rows):
         y, right = 3.2 + 3.8 * n, 0
         while right < len(row) and row[right] == rows[-1][right]:
@@ -125,8 +126,6 @@ def rows_of_guesses(read: str, rows: Sequence[str], title: str) -> Picture:
             letters = f"{mark if wide > 3 else ''}{shown(letter)}"
             words(axes, left + wide * (i + 0.5) - 0.2 + shift, y + 1.5, letters)
         words(axes, left + wide * len(row) + 1, y + 1.5, f"✓ {right}", ha="left")
-        said.append(f"{f'pass {n}' if n else 'guessed'}: {shown(row)}, {right} right")
-    axes.figure.rows = said
     return axes.figure
 
 
@@ -138,7 +137,8 @@ def sliding_row(guesses: str, said: str, emitted: str, then: str, title: str) ->
     """
     size, left, kept = 6.0, 17.0, len(emitted) - 1
     places = len(emitted) + len(then)
-    axes = sheet(title, max(8, (left + size * (places + 1)) / 10), 2.3)
+    shows = f"{kept} guesses are right; what the pass says after the wrong one moves down."
+    axes = sheet(title, max(8, (left + size * (places + 1)) / 10), 2.3, shows)
     names = ["+" + str(place + 1) for place in range(places)]
     for place, name in enumerate(names):
         words(axes, left + size * place + 2.5, 2.4, name, fontsize=9, color=GREY)
@@ -175,7 +175,8 @@ def lookahead_windows(passes: Sequence[tuple], column: int, title: str) -> Pictu
     (rows, _), _ = passes
     size, left = 4.4, 13.0
     wide, deep = size * (len(rows[0]) + len(rows)), 6.2
-    axes = sheet(title, max(8, (left + 2 * wide + 15) / 10), 1.4 + 0.62 * len(rows))
+    shows = "Arrows lead from each row of one window to the row above it in the next window."
+    axes = sheet(title, max(8, (left + 2 * wide + 15) / 10), 1.4 + 0.62 * len(rows), shows)
     names = [f"row {j}" for j in range(len(rows))] + ["the pass says"]
     for j, name in enumerate(names):
         words(axes, left - 1.5, 8.3 + deep * j, name, ha="right")

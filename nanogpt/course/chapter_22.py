@@ -154,7 +154,8 @@ def masked_block(read: str, said: Sequence[tuple[str, float]], title: str) -> Pi
     """
     left, wide = max(28, 3.2 * len(read) + 4), 12.5
     right = left + wide * len(said) - 3.5
-    axes = sheet(title, max(8, (right + 2) / 10), 3.6)
+    shows = f"A pass reads a token and {len(said) - 1} masks; each draw is told to the next place."
+    axes = sheet(title, max(8, (right + 2) / 10), 3.6, shows)
     for i, char in enumerate(read[:-1]):
         box(axes, 1 + 3.2 * i, 27, 3.2, 3.2, shown(char), "target")
     words(axes, 1, 32, "features of the text: only read", ha="left")
@@ -182,7 +183,8 @@ def masked_block(read: str, said: Sequence[tuple[str, float]], title: str) -> Pi
 def blocks_in_text(text: str, starts: Sequence[int], reach: int, K: int, title: str) -> Picture:
     """Blocks that start at `starts` of a finished text: what each reads, fills in and aims at."""
     size, left = 3.2, 15
-    axes = sheet(title, (left + size * len(text) + 2) / 10, 0.7 + 1.08 * len(starts))
+    shows = f"{len(starts)} blocks under a text: each reads what is before it and guesses on."
+    axes = sheet(title, (left + size * len(text) + 2) / 10, 0.7 + 1.08 * len(starts), shows)
     words(axes, left - 1.5, 3.2, "a finished text", ha="right")
     for i, char in enumerate(text):
         box(axes, left + size * i, 1.8, size - 0.4, 2.8, shown(char), "target")
@@ -213,7 +215,8 @@ def three_ways(current: str, guesses: Sequence[str], title: str) -> Picture:
         ("DFlash", f"1 pass of {K + 1} rows", [shown(current), *["MASK"] * K]),
         ("DSpark, and ours", f"1 pass of {K} rows", [shown(current), *["MASK"] * (K - 1)]),
     )
-    axes = sheet(title, (left + wide * (K + 1) + 3) / 10, 4.6)
+    shows = "EAGLE feeds each guess back; DFlash throws away a row; DSpark, like ours, uses all."
+    axes = sheet(title, (left + wide * (K + 1) + 3) / 10, 4.6, shows)
     for i in range(K + 1):
         words(axes, left + wide * i + 3.5, 1, f"place n+{i}" if i else "place n", fontsize=9)
     for line, (name, passes, rows) in enumerate(ways):
@@ -242,7 +245,8 @@ def second_chance(branches: Sequence[tuple[str, float, str, str, float]], title:
 
     branches: of each guess its letter, its q, what the scheduler finds, what it does, P(A).
     """
-    axes = sheet(title, 9.4, 0.2 + 0.68 * len(branches))
+    shows = ". ".join(f"After {x}, {does}; P(A) = {P:.2f}" for x, _, _, does, P in branches)
+    axes = sheet(title, 9.4, 0.2 + 0.68 * len(branches), f"{shows}.")
     middle = 2 + 3.75 * (len(branches) - 1)
     box(axes, 1, middle, 9, 3, "guess 1", "draft")
     for line, (letter, q, finds, does, chance) in enumerate(branches):

@@ -124,7 +124,8 @@ def two_rounds(rounds: Sequence[Sequence[tuple[str, str, str, str]]], title: str
     band, left, size = 5.2 + 5 * B, 8.5, 2.9
     right, rest = left + size * max(widths) + 9, [{} for _ in range(B)]
     wide, high = max(9.2, (right + size * S + 8) / 10), 0.35 + band * len(rounds) / 10
-    axes, said = sheet(title, wide, high), []
+    shows = "What enters each pass, and the buffer after it; a thick line marks where texts end."
+    axes = sheet(title, wide, high, shows)
     for r, (T, texts) in enumerate(zip(widths, rounds, strict=True)):
         y, ends = 1 + band * r, []
         words(axes, left, y, f"round {r + 1}: idx, {B} × {T}", ha="left", fontweight="bold")
@@ -133,15 +134,12 @@ def two_rounds(rounds: Sequence[Sequence[tuple[str, str, str, str]]], title: str
             top, n, stay = y + 1.8 + 5 * b, len(cached), len(emitted) - 1
             strip(axes, left, top, f"text {b}", entering(current, guesses, T), size)
             cells = [*((x, "cached") for x in shown(cached)), *written(current, guesses, stay, T)]
-            over = buffer_row(axes, (right, top, size), cells, S, rest[b])
+            buffer_row(axes, (right, top, size), cells, S, rest[b])
             ends.append((right + size * (n + stay + 1) - 0.2, top))
             words(axes, right + size * S + 0.6, top + 1.5, f"{n} → {n + stay + 1}", ha="left")
-            said.append(f"round {r + 1}, text {b}: {n} → {n + stay + 1}, rejected in it")
-            said[-1] += f" {rest[b]}, overwritten {over}"
         staircase(axes, ends)
     key = "thick line: where each row ends now    small ✗: a rejected entry, just overwritten"
     words(axes, right, 0.7 + band * len(rounds), key, ha="left", fontsize=8.5)
-    axes.figure.rows = said
     return axes.figure
 
 
@@ -165,8 +163,8 @@ def buffer_row(
     cells: Sequence[tuple[str, str]],
     S: int,
     rest: dict[int, str],
-) -> dict[int, str]:
-    """Draws a row of S slots, of which a pass left the first as `cells`; what it wrote over.
+) -> None:
+    """Draws a row of S slots, of which a pass left the first as `cells`, and what it wrote over.
 
     place: its left, top and the size of a slot. rest: the rejected entries in it, slot by slot;
     those of this pass come in, and those that it wrote over go.
@@ -182,7 +180,6 @@ def buffer_row(
     rest |= {j: text for j, (text, kind) in enumerate(cells) if kind == "rejected"}
     for j in rest:
         strike(axes, x + size * j, top, size)
-    return over
 
 
 def strike(axes: Axes, x: float, top: float, size: float) -> None:
@@ -209,7 +206,8 @@ def batch_masks(
     B, T, columns = len(rows), len(pos[0]), len(mask[0][0])
     side, left = min(2.6, max(1.6, 64 / B / columns)), 11
     step = max(side * columns + 4, 66 / B)
-    axes, said = sheet(title, max(9, (left + step * B) / 10), 0.9 + 0.26 * T), []
+    shows = f"{B} tables of dots: each token sees its own text up to itself, and nothing else."
+    axes = sheet(title, max(9, (left + step * B) / 10), 0.9 + 0.26 * T, shows)
     for b, ((cached, current, guesses), first) in enumerate(zip(rows, before, strict=True)):
         x0, letters = left + step * b, [*shown(cached + current + guesses)]
         for j, letter in enumerate(["0"] * first + letters):
@@ -226,9 +224,6 @@ def batch_masks(
                 kind = ("cached" if j < first + len(cached) else "target") if sees else "gone"
                 kind = kind if own else "gone"
                 box(axes, x0 + side * j, y, side - 0.3, 2.2, "●" if sees else "", kind)
-            seen = sum(map(bool, mask[b][t]))
-            said.append(f"text {b}, {name} at position {int(pos[b][t])} sees {seen} slots")
-    axes.figure.rows = said
     return axes.figure
 
 
@@ -245,7 +240,6 @@ def gains(
     and size, drawn dashed. A ring is where the line of the medians crosses 1; both scales are log.
     """
     axes = picture(title, "texts in the batch, B", "times as fast as plain", 8, 4.2)
-    said = []
     for (name, quartiles), (colour, _, marker, _) in zip(measured.items(), SERIES, strict=False):
         low, middle, high = np.transpose(quartiles)
         bars = np.maximum([middle - low, high - middle], 0)
@@ -257,13 +251,11 @@ def gains(
             place = {"textcoords": "offset points", "xytext": (10, 8), "zorder": 5}
             halo = [withStroke(linewidth=2.5, foreground="white")]
             axes.annotate(f"B ≈ {B:.2g}", (B, 1), color=colour, path_effects=halo, **place)
-            said.append(f"{name} crosses 1 at B ≈ {B:.2g}")
     axes.axhline(1, color="black", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(sizes, [str(B) for B in sizes])
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.figure.rows = said
     axes.figure.legend(loc="outside lower left", ncols=3)
     return axes.figure
 

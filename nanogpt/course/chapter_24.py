@@ -111,7 +111,8 @@ def shared_pass(rows: Sequence[tuple[str, str, str, str]], budget: int, title: s
     is what nobody wanted. The budget is filled in the order in which it is given away.
     """
     widest = max(len("".join(parts)) for _, *parts in rows)
-    axes = sheet(title, 8.5, 0.95 + 0.55 * len(rows))
+    shows = f"{len(rows)} requests share {budget} tokens: first what must be read, then guesses."
+    axes = sheet(title, 8.5, 0.95 + 0.55 * len(rows), shows)
     unit = min(5.0, 56 / widest)
     for i, (name, *parts) in enumerate(rows):
         y, x = 3 + 5.5 * i, 20.0
@@ -148,7 +149,8 @@ def rows_of_a_request(passes: Sequence[tuple[str, str, str, str]], title: str) -
     """
     widest = max(len("".join(parts[:3])) for parts in passes)
     size, band = min(4.2, 68 / (widest + 1)), 14.6
-    axes = sheet(title, max(8.5, (20 + size * (widest + 1)) / 10), 0.1 * band * len(passes))
+    shows = "Three rows a pass: what enters, what its p is used for, and which entries stay."
+    axes = sheet(title, max(8.5, (20 + size * (widest + 1)) / 10), 0.1 * band * len(passes), shows)
     for i, (unread, current, guesses, emitted) in enumerate(passes):
         y, known, kept = 3.4 + band * i, len(unread + current), len(emitted) - 1
         words(axes, 1, y - 1.2, f"pass {i + 1}", ha="left", fontweight="bold")
@@ -208,7 +210,8 @@ def request_lanes(
     the lanes a bar for each step: the places that all who ran needed, beside those there are.
     """
     steps = max(len(lane) for lane in lanes.values())
-    axes = sheet(title, 8.5, 2.3 + 0.5 * len(lanes))
+    shows = f"Where {len(lanes)} requests need more than {places} places, the newest loses its own."
+    axes = sheet(title, 8.5, 2.3 + 0.5 * len(lanes), shows)
     unit, kinds = 72 / steps, {"waits": "gone", "reads": "cached", "writes": "accepted"}
     marks = {"waits": "", "reads": "", "writes": "+", "lost": "✗"}
     for i, (name, lane) in enumerate(lanes.items()):
@@ -269,6 +272,4 @@ def curves(
     if "y" not in log:
         axes.set_ylim(0)
     axes.figure.legend(loc="outside lower left", ncols=5)
-    said = ((name, *(f"{value:.3g}" for value in y)) for name, y in ys.items())
-    axes.figure.rows = [f"{name}: {' '.join(values)}" for name, *values in said]
     return axes.figure

@@ -94,8 +94,6 @@ def letters(axes: Axes, x: float, y: float, step: float, slots: Sequence[str], n
     for i, text in enumerate(slots):
         style = {"color": "black" if i < n else LEFT, "ha": "center", "va": "center"}
         axes.text(x + step * (i + 0.5), y, text, fontsize=10, **style)
-    own, left = " ".join(slots[:n]), " ".join(slots[n:])
-    axes.figure.rows.append(own + f" (left over: {left})" * bool(left.strip()))
 
 
 @mpl.rc_context(STYLE)
@@ -113,7 +111,8 @@ def blocks_of_texts(
     stage before has left in a slot: nothing is erased before a block is taken again.
     """
     tall = [3.2 + 5.0 * len(texts) + 8.4 for texts in stages.values()]
-    axes, left = sheet(title, 9.4, 0.3 + sum(tall) / 10), 15.0
+    shows = f"Texts in reading order, and the pool's {blocks} blocks: {'; '.join(stages)}."
+    axes, left = sheet(title, 9.4, 0.3 + sum(tall) / 10, shows), 15.0
     wide, y, inside, before = (92 - left) / blocks, 0.5, {}, set()
     step = (wide - 1.4) / size
     for (stage, texts), height in zip(stages.items(), tall, strict=True):
@@ -162,7 +161,8 @@ def who_holds_what(pool: BlockPool, texts: Mapping[str, tuple], title: str) -> P
     block that it holds: `references` counts them. Published blocks are marked, and named at the
     right, as is the free list.
     """
-    axes = sheet(title, 9.4, 1.4 + 0.36 * pool.blocks)
+    shows = f"{len(texts)} tables point to their blocks; each block counts how many tables hold it."
+    axes = sheet(title, 9.4, 1.4 + 0.36 * pool.blocks, shows)
     at = [6.2 + 3.6 * block for block in range(pool.blocks)]
     heads = {8: "Text", 24.5: "PagedCache", 40: "BlockTable", 63.5: "BlockPool.entries"}
     for x, head in {**heads, 84: "the pool's books"}.items():
@@ -214,7 +214,8 @@ def film(
     each block, which are published)}. A free block is taken from the left and comes back at the
     right. What changed hands says so: found again, taken (and erased), or freed.
     """
-    axes, wide, before = sheet(title, 9.4, 0.1 + 0.62 * len(frames)), 7.6, {}
+    shows = f"Row by row: {'; '.join(frames)}. A freed block keeps its letters until it is taken."
+    axes, wide, before = sheet(title, 9.4, 0.1 + 0.62 * len(frames), shows), 7.6, {}
     for n, (what, (held, free, inside, published)) in enumerate(frames.items()):
         y = 1.6 + 6.2 * n
         words(axes, 1, y + 1.6, what, ha="left", fontsize=9)

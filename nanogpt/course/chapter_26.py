@@ -108,7 +108,8 @@ def outcome_cache(
     the outcome. Spaces and line ends are drawn as signs.
     """
     deepest = max(1, *map(len, prepared))
-    axes, wide = sheet(title, 9, 1.7 + 0.45 * deepest), 72 / len(prepared)
+    shows = f"A column of roll-outs for each k; what came is k = {came[0]}, then {shown(came[1])}."
+    axes, wide = sheet(title, 9, 1.7 + 0.45 * deepest, shows), 72 / len(prepared)
     words(axes, 1, 2.4, "handed out", ha="left")
     words(axes, 1, 9.4, "so accepted", ha="left")
     words(axes, 1, 14.4, "then \u2192 roll-out", ha="left")
@@ -199,7 +200,8 @@ def roll_outs(
     pass, and what the pass draws stands in the next.
     """
     levels = 1 + max(len(drawn) for _, _, drawn in branches)
-    axes, step, size = sheet(title, 9, 0.95 + 0.27 * len(branches)), 62 / levels, 8
+    shows = f"Branches leave the {len(handed)} tokens being verified; each pass reads one column."
+    axes, step, size = sheet(title, 9, 0.95 + 0.27 * len(branches), shows), 62 / levels, 8
     at = [
         [6.4 + 2.7 * i for i, (k, *_) in enumerate(branches) if k == j] for j in range(len(handed))
     ]
@@ -270,7 +272,8 @@ def working_lanes(runs: Mapping[str, tuple[Sequence, Sequence, Sequence]], title
     rows are cross-hatched.
     """
     last = max(end for draft, target, _ in runs.values() for _, end, *_ in [*draft, *target])
-    axes, unit, left = sheet(title, 9, 1.05 + 1.65 * len(runs)), 72 / last, 15
+    shows = f"When draft and target work: {'; '.join(runs)}. In turn, one waits for the other."
+    axes, unit, left = sheet(title, 9, 1.05 + 1.65 * len(runs), shows), 72 / last, 15
     for i, (name, (draft, target, answers)) in enumerate(runs.items()):
         y, own = 2 + 16.5 * i, max(end for _, end, *_ in [*draft, *target])
         words(axes, 1, y, name, ha="left", fontweight="bold")

@@ -152,17 +152,12 @@ def entries_written_twice(
             f"{kept + 1} of those, as ever",
         ),
     }
-    axes, left = sheet(title, 9, 2.15), 19
+    shows = f"The copy writes {K} entries, the target writes over them, and {kept + 1} stay."
+    axes, left = sheet(title, 9, 2.15, shows), 19
     size = min(4, 48 / (len(old) + K + 1))
     for i, (label, (cells, said)) in enumerate(rows.items()):
         strip(axes, left, 1 + 4.6 * i, label, cells, size)
-        words(
-            axes,
-            left + size * len(rows["before the round"][0]) + size * (K + 1) + 1,
-            2.5 + 4.6 * i,
-            said,
-            ha="left",
-        )
+        words(axes, left + size * (len(old) + K + 1) + 1, 2.5 + 4.6 * i, said, ha="left")
     start = left + size * len(old) - 0.5
     axes.plot([start, start], [0.6, 19.2], color=GREY, linestyle=":", linewidth=1.2)
     said = "hatched: rounded weights or a narrow view; plain blue: the target's own"
@@ -178,7 +173,8 @@ def masked_entries(text: str, guesses: str, masks: Sequence[Sequence[bool]], tit
     the text and the guesses before it. Blue: the target's entries; hatched: the copy's own.
     """
     P, letters = len(text) - 1, [*shown(text + guesses)]
-    axes, left = sheet(title, 9, 0.95 + 0.33 * len(masks)), 15
+    shows = f"Each of {len(masks)} guesses reads the first entries and the last, none between."
+    axes, left = sheet(title, 9, 0.95 + 0.33 * len(masks), shows), 15
     size = min(3.2, 70 / len(masks[-1]))
     for i, mask in enumerate(masks):
         y = 3.2 + 3.3 * i
@@ -233,10 +229,9 @@ def map_of_copies(
     ]
     axes.figure.legend(handles=[*keys, line], loc="outside right center")
     axes.figure.supxlabel(caption, x=0.01, ha="left", fontsize=9)
-    for S in reversed(Ss):
-        cells = [best[B, S] or ("does not fit", np.nan) for B in Bs]
-        axes.figure.rows.append(f"{S}: {', '.join(f'{name} {gain:.2f}' for name, gain in cells)}")
-    axes.figure.rows.append(caption.replace("\n", " "))
+    names, gains = zip(*filter(None, best.values()), strict=True)
+    said = ", ".join(f"{name} {names.count(name)}" for name in CHOICES)
+    axes.figure.shows = f"How many cells each wins: {said}. The largest gain is {max(gains):.2f}."
     return axes.figure
 
 

@@ -250,7 +250,9 @@ def memory_shares(plans: Mapping[str, Plan], title: str) -> Picture:
     Each part is as wide as it is large; parts too narrow for their words have them below.
     """
     rows = {name: shares_of(plan) for name, plan in plans.items()}
-    axes = sheet(title, 9, 0.4 + 1.15 * len(rows))
+    room = [(name, x) for name, parts in rows.items() for what, x, _ in parts if what == "caches"]
+    shows = f"Left for caches, in GB: {', '.join(f'{x:.0f} in {name}' for name, x in room)}."
+    axes = sheet(title, 9, 0.4 + 1.15 * len(rows), shows)
     unit = 66 / max(sum(size for _, size, _ in parts) for parts in rows.values())
     for i, (name, parts) in enumerate(rows.items()):
         x, y = 22.0, 1.5 + 11.5 * i

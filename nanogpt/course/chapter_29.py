@@ -99,7 +99,8 @@ def heads_side_by_side(n_head: int, n_embd: int, title: str) -> Picture:
 
     The first head is drawn filled and its way down with arrows, the last one's with dashed ones.
     """
-    axes, wide = sheet(title, 9, 2.8), 76 / (3 * n_head)
+    shows = "Arrows carry q, k and v of the first head and of the last into one wide matrix."
+    axes, wide = sheet(title, 9, 2.8, shows), 76 / (3 * n_head)
     last, size, gap = n_head - 1, f"({n_embd // n_head}, {n_embd})", 5.0 / n_head
     for i in range(n_head):
         start = 8 + (3 * wide + gap) * i
@@ -123,7 +124,8 @@ def heads_side_by_side(n_head: int, n_embd: int, title: str) -> Picture:
 @mpl.rc_context(STYLE)
 def where_the_draft_comes_in(prompt: str, first: str, second: str, title: str) -> Picture:
     """How an engine makes its first two tokens, and which of the tests meets the draft's part."""
-    axes = sheet(title, 9, 2.7)
+    shows = "The prompt, the target's pass, token 1; only then draft, verdict and token 2."
+    axes = sheet(title, 9, 2.7, shows)
     flow = [
         (1, 13, shown(prompt), "plain", "the prompt"),
         (20, 15, "target's pass\np", "target", "prefill"),
@@ -156,7 +158,9 @@ def verdicts(
 ) -> Picture:
     """A table of tests: {engine: (what it said, whether it passed) for each column}."""
     left, wide = 30.0, min(14.5, 59 / len(columns))
-    axes = sheet(title, 9, 0.55 + 0.4 * len(rows))
+    bad = [name for name, cells in rows.items() if not all(passed for _, passed in cells)]
+    shows = f"Rows that fail a test: {'; '.join(bad) or 'none'}."
+    axes = sheet(title, 9, 0.55 + 0.4 * len(rows), shows)
     for j, name in enumerate(columns):
         words(axes, left + wide * (j + 0.5), 2, name, fontsize=9, color=GREY)
     for i, (name, cells) in enumerate(rows.items()):

@@ -111,12 +111,14 @@ def two_races(
 
     In each race, the letter that comes furthest wins, and is marked.
     """
-    axes = sheet(title, 9.4, 1.5 + 0.52 * len(letters))
     starts = [np.log(row) for row in (p, q)]
     ends = [scores(row, np.asarray(g)) for row in (p, q)]
     low = min(np.min(starts), np.min(ends))
     unit = 22 / (max(np.max(starts), np.max(ends)) - low)
     winners = [int(end.argmax()) for end in ends]
+    first, other = (letters[winner] for winner in winners)
+    shows = f"With the same wind, {first} wins the target's race, and {other} wins the draft's."
+    axes = sheet(title, 9.4, 1.5 + 0.52 * len(letters), shows)
     bottom = 6 + 5.2 * len(letters)
     for left, kind, name, start, end, winner in zip(
         (1, 48), ("target", "draft"), ("log p", "log q"), starts, ends, winners, strict=True
@@ -151,19 +153,14 @@ def winds_of_places(
     texts: (name, cells) each; a cell is (letter, kind of KINDS) from the prompt's first on.
     """
     longest = max(len(cells) for _, cells in texts)
-    axes = sheet(title, 9.4, 0.75 + 0.7 * len(texts))
+    shows = f"The rows have the same letters, and differ in marks: {'; '.join(dict(texts))}."
+    axes = sheet(title, 9.4, 0.75 + 0.7 * len(texts), shows)
     wide = 80 / longest
     for i in range(longest):
         x = 13 + wide * i
         words(axes, x + wide / 2, 1.2, f"{i}", color=GREY, fontsize=8)
         if i >= n_prompt:
-            words(
-                axes,
-                x + wide / 2,
-                3.4,
-                f"g{i}",
-                fontsize=8,
-            )
+            words(axes, x + wide / 2, 3.4, f"g{i}", fontsize=8)
     words(axes, 1, 1.2, "place", ha="left", color=GREY, fontsize=9)
     words(axes, 1, 3.4, "its wind", ha="left", fontsize=9)
     for row, (name, cells) in enumerate(texts):

@@ -131,7 +131,8 @@ def under_a_grammar(row: dict) -> str:
 @mpl.rc_context(STYLE)
 def way_out(title: str) -> Picture:
     """What stands between the logits and the client, and what depends on the tokens before."""
-    axes = sheet(title, 9.4, 2.35)
+    shows = "From logits over rules, sampling and stop strings to the client; an arrow leads back."
+    axes = sheet(title, 9.4, 2.35, shows)
     steps = [
         ("logits\na row a guess", "target"),
         ("rules\nrow by row", "plain"),
@@ -205,7 +206,9 @@ def ranges(letters: Sequence[str]) -> str:
 @mpl.rc_context(STYLE)
 def automaton(grammar: Grammar, vocabulary: Sequence[str], title: str) -> Picture:
     """The states of a small grammar from left to right, and the letters that lead on."""
-    axes, count = sheet(title, 9.4, 2.6), len(grammar)
+    count = len(grammar)
+    shows = f"{count} states in a row; letters lead on, stay in a state, or lead back."
+    axes = sheet(title, 9.4, 2.6, shows)
     gap, y = 90 / count, 13.0
     at = [3 + gap * i for i in range(count)]
     for state, x in enumerate(at):
@@ -239,7 +242,9 @@ def streamed(rounds: Sequence[tuple[str, str, str]], title: str) -> Picture:
 
     rounds: of each, the letters that are sent by then, those held back, those taken away.
     """
-    axes = sheet(title, 9.4, 0.9 + 0.5 * len(rounds))
+    out, _, never = map(shown, rounds[-1])
+    shows = f"“{out}” is sent round by round; “{never}” is held back and never sent."
+    axes = sheet(title, 9.4, 0.9 + 0.5 * len(rounds), shows)
     longest = max(sum(map(len, parts)) for parts in rounds)
     wide = min(3.2, 74 / longest)
     for i, parts in enumerate(rounds):

@@ -122,7 +122,8 @@ def over_letters(
     """
     longest = max(len(text), *(sum(len(t) for t, _ in tokens) for _, tokens, _ in rows))
     wide = min(6.0, 58 / longest)
-    axes = sheet(title, 9.4, 1.0 + 0.46 * len(rows))
+    shows = f"Tokens as boxes over “{shown(text)}”: {'; '.join(label for label, *_ in rows)}."
+    axes = sheet(title, 9.4, 1.0 + 0.46 * len(rows), shows)
     left = 17.0
     for i, letter in enumerate(text):
         words(axes, left + wide * (i + 0.5), 1.8, shown(letter), fontweight="bold")

@@ -89,7 +89,8 @@ def slots_and_state(text: str, guesses: str, kept: int, title: str) -> Picture:
 
     guesses: after the text; the first `kept` of them were accepted.
     """
-    axes = sheet(title, 8.6, 2.3)
+    shows = f"{kept} of {len(guesses)} guesses stay: the slots are cut, but the state holds all."
+    axes = sheet(title, 8.6, 2.3, shows)
     left, size = 16.0, min(5.0, 60 / (len(text) + len(guesses)))
     kinds = ["cached"] * len(text) + ["accepted"] * kept + ["rejected"] * (len(guesses) - kept)
     words(axes, 1, 3.5, "attention", ha="left")
@@ -116,7 +117,8 @@ def slots_and_state(text: str, guesses: str, kept: int, title: str) -> Picture:
 @mpl.rc_context(STYLE)
 def three_ways(guesses: str, kept: int, title: str) -> Picture:
     """What each way holds after a pass over the current token and the guesses, and goes on from."""
-    axes = sheet(title, 9.4, 2.9)
+    shows = "The next round goes on from one of the states, the snapshot, or a state and inputs."
+    axes = sheet(title, 9.4, 2.9, shows)
     tokens, left, gap = ["now", *map(shown, guesses)], 24.0, 9.0
     rows = {
         "states": ["S", *["S"] * len(tokens)],

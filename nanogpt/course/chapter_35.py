@@ -122,7 +122,8 @@ def one_list(
     is a guess that waits: its q is known, its token is not drawn.
     """
     longest = max(len(guesses) for _, guesses in texts)
-    axes = sheet(title, max(6.5, 1.8 + 0.92 * longest), 0.5 + 0.75 * len(texts))
+    shows = "Each guess has its chance and its turn: the likeliest of all texts is drawn first."
+    axes = sheet(title, max(6.5, 1.8 + 0.92 * longest), 0.5 + 0.75 * len(texts), shows)
     for row, (end, guesses) in enumerate(texts):
         y = 3.4 + 7.4 * row
         words(axes, 8.5, y + 1.7, f"… {shown(end)}", ha="center", fontweight="bold")

@@ -154,7 +154,8 @@ def kept(past, n: int) -> None:
 @mpl.rc_context(STYLE)
 def through_the_adapter(title: str, n: int = 5, guesses: int = 3, stay: int = 1) -> Picture:
     """What a pass does with a cache: the loop's value, the model's object, a longer value, cut."""
-    axes = sheet(title, 9.4, 3.0)
+    shows = "Their object is made of the loop's cache, and the loop's longer cache of their object."
+    axes = sheet(title, 9.4, 3.0, shows)
     size = 3.2
 
     def slots(x: float, y: float, kinds: Sequence[str]) -> None:

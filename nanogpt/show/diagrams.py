@@ -42,13 +42,14 @@ KINDS = {  # of a box: fill, edge, dash of the edge, hatch
 ROUND = 0.25  # of a box's corners
 
 
-def sheet(title: str, width: float, height: float) -> Axes:
+def sheet(title: str, width: float, height: float, shows: str) -> Axes:
     """Empty paper of 10 · width by 10 · height units, (0, 0) at the top left; inches at 100 dpi.
 
-    A letter is about 0.7 units wide and a line 1.7 units high.
+    A letter is about 0.7 units wide and a line 1.7 units high. shows: a sentence, `Picture.shows`.
     """
     axes = picture("", "", "", width, height)
     axes.figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    axes.figure.shows = shows
     axes.set(xlim=(0, 10 * width), ylim=(10 * height, 0))
     axes.set_axis_off()
     return axes
@@ -69,10 +70,8 @@ def box(axes: Axes, x: float, y: float, w: float, h: float, text: str = "", kind
 
 
 def words(axes: Axes, x: float, y: float, text: str, **style) -> None:
-    """Text around (x, y), by default centred; it goes into the picture's description, too."""
+    """Text around (x, y), by default centred."""
     axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": 10, **style})
-    if text:
-        axes.figure.rows.append(text.replace("\n", " "))
 
 
 def arrow(
@@ -103,7 +102,8 @@ def scorecard(
 
     A guess that is not None is drawn as a dotted line across its column.
     """
-    axes, left = sheet(title, 8, 0.8 + 0.3 * len(rows)), 17.0
+    shows = f"Bars for {'; '.join(rows)}. Columns: {'; '.join(columns)}."
+    axes, left = sheet(title, 8, 0.8 + 0.3 * len(rows), shows), 17.0
     for i, name in enumerate(rows):
         words(axes, 15.5, 4.5 + 3 * i, name, ha="right")
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # so no guess crosses a text
@@ -124,11 +124,6 @@ def scorecard(
             words(axes, x, bottom + 1, f"your guess: {guess:g}", fontsize=9)
         left += room
     return axes.figure
-
-
-def said_of(strips: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
-    """The rows of a description: each strip's label and what stands in its cells."""
-    return [f"{label}: {' '.join(x for x, _ in cells)}" for label, cells in strips.items()]
 
 
 def strip(axes: Axes, x: float, y: float, label: str, cells: Sequence, size: float) -> None:
@@ -169,7 +164,10 @@ def tree_of_guesses(
     """
     places = laid_out(parents)
     depth, rows = max(d for d, _ in places), max(row for _, row in places) + 1
-    axes = sheet(title, 8, 0.5 + 0.34 * rows)
+    path = "".join(x for x, kind in zip(nodes, kinds, strict=True) if kind == "accepted")
+    stays = f" “{shown(path)}” is accepted." if path else ""
+    shows = f"After “{shown(root)}”, {len(nodes)} nodes, up to {depth} deep.{stays}"
+    axes = sheet(title, 8, 0.5 + 0.34 * rows, shows)
     step = min(15, 72 / (depth + 1))
     size = min(9.0, 0.6 * step)
     at = [(2 + step * d, 1.2 + 3.4 * row) for d, row in places]
@@ -184,8 +182,4 @@ def tree_of_guesses(
         box(axes, x, y, size, 2.4, mark + shown(text), kind)
         if kind == "rejected":
             axes.plot([x + 0.8, x + size - 0.8], [y + 1.2] * 2, color=REJECTED, linewidth=1.4)
-    axes.figure.rows = [f"after {shown(root)}"]
-    for node, (text, kind, parent) in enumerate(zip(nodes, kinds, parents, strict=True)):
-        before = shown(root) if parent < 0 else shown(nodes[parent])
-        axes.figure.rows.append(f"node {node}: {before} → {shown(text)} {kind}")
     return axes.figure

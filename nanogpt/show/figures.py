@@ -62,16 +62,14 @@ class Picture(Figure):
     """A figure that a notebook shows as a PNG of fixed size, whatever its matplotlib backend.
 
     The PNG goes with its description, as the alternative text of pages made from the notebook.
-    rows: what is written in it, a line of text per row of cells.
+    shows: what one sees in it, in a sentence; a chart's title and axes may say enough.
     """
 
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.rows: list[str] = []
+    shows = ""
 
     @property
     def description(self) -> str:
-        """The picture in words: its title, axes, lines or bars, and what is written in it."""
+        """The picture in words: its title, axes, lines or bars, and what one sees."""
         axes = self.axes[0]
         labels = axes.get_legend_handles_labels()[1]
         parts = [
@@ -79,9 +77,10 @@ class Picture(Figure):
             f"across: {axes.get_xlabel()}" if axes.get_xlabel() else "",
             f"up: {axes.get_ylabel()}" if axes.get_ylabel() else "",
             "shown: " + ", ".join(labels) if labels else "",
-            *self.rows,
         ]
-        return "; ".join(filter(None, parts)).replace("\n", " ")  # one line, as HTML's alt has it
+        said = "; ".join(filter(None, parts))
+        said += f"{'' if said.endswith('?') else '.'} {self.shows}" if self.shows else ""
+        return said.replace("\n", " ")  # one line, as HTML's alt has it
 
     def __repr__(self) -> str:
         return f"<Picture: {self.description}>"
@@ -254,9 +253,9 @@ def grid(
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)
-    axes.figure.rows = [f"columns: {', '.join(columns)}"]
-    for label, row in zip(rows, values, strict=True):
-        axes.figure.rows.append(f"{label}: {' '.join(text(float(value)) for value in row)}")
+    ends = [" ".join(label.split()) for label in (rows[0], rows[-1], columns[0], columns[-1])]
+    said = "{} rows, “{}” to “{}”; {} columns, “{}” to “{}”."
+    axes.figure.shows = said.format(len(rows), *ends[:2], len(columns), *ends[2:])
     return axes.figure
 
 
