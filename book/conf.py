@@ -35,6 +35,7 @@ html_show_search_summary = False  # it would fetch pages, which a browser refuse
 
 epub_basename = "speculative-decoding-from-scratch"
 epub_description = "Build speculative decoding on a small GPT, prove it lossless, and measure it."
+myst_html_meta = {"description": epub_description}
 epub_copyright = "MIT licence"
 epub_identifier = epub_uid = "speculative-decoding-from-scratch"  # EPUB wants them equal
 epub_contributor = author
