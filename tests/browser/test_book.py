@@ -117,6 +117,15 @@ def test_the_gallery_shows_every_bug_with_its_edit_and_its_check():
         assert f"sees it: <em>{bug.caught_by}</em>" in source
 
 
+def test_a_block_that_scrolls_is_reached_by_keyboard_and_only_code_is_copied(open_page):
+    page = open_page()
+    page.goto(address("gallery.html"))
+    scrolls = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.tabIndex)"
+    assert set(page.locator("pre").evaluate_all(scrolls)) == {0}
+    page.goto(address(f"notebooks/{NOTEBOOKS[5].stem}.html"))
+    assert page.locator(".cell_output .copybtn").count() == 0 < page.locator(".copybtn").count()
+
+
 def test_test_yourself_folds_every_answer_and_unfolds_it_on_paper(open_page):
     page = open_page()
     page.goto(address("test_yourself.html"))
