@@ -161,16 +161,25 @@ def lay_out() -> None:
         (SOURCE / name).write_text(text, encoding="utf-8")
 
 
+def in_the_site(page: str) -> str:
+    """A page to play with: its links lead somewhere here; its picture for previews is the site's.
+
+    A preview needs the picture's whole address, so whoever publishes the site sets BOOK_URL.
+    """
+    page = page.replace('<nav aria-label="The book" hidden>', '<nav aria-label="The book">')
+    pictures = (os.environ.get("BOOK_URL") or ".").rstrip("/") + "/_images/"
+    return page.replace('og:image" content="notebooks/pictures/', f'og:image" content="{pictures}')
+
+
 def main() -> None:
     """Lay out the sources, and render them: a site, the page to print made of it, and an EPUB."""
     lay_out()
     subprocess.run(sphinx("html", SITE), check=True)
     subprocess.run(sphinx("epub", PACKED), check=True)
     shutil.copy(PACKED / EPUB, SITE)
-    for page in ALONE:  # here, their links lead somewhere
+    for page in ALONE:
         text = (SITE / page).read_text(encoding="utf-8")
-        shown = text.replace('<nav aria-label="The book" hidden>', '<nav aria-label="The book">')
-        (SITE / page).write_text(shown, encoding="utf-8")
+        (SITE / page).write_text(in_the_site(text), encoding="utf-8")
     (SITE / "print.html").write_text(printable(SITE), encoding="utf-8")
     if repository := os.environ.get("GITHUB_REPOSITORY"):  # the workflow's
         for_colab(SITE / "colab", repository, os.environ["GITHUB_SHA"])

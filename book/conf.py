@@ -11,7 +11,14 @@ project = html_title = epub_title = "Speculative decoding from scratch"
 author = "The authors of Speculative decoding from scratch"
 language = "en"
 version = version_of("nanogpt")
+# A block that scrolls can be reached by keyboard.
+SCROLLED = """addEventListener("load", () => {
+  for (const block of document.querySelectorAll("pre")) {
+    if (block.scrollWidth > block.clientWidth) block.tabIndex = 0;
+  }
+});"""
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "forms"]
+copybutton_selector = "div.highlight pre:not(.cell_output pre)"  # nobody copies an output
 nb_execution_mode = "off"  # what was stored is what is shown
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -29,12 +36,14 @@ html_theme = "furo"
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
+html_js_files = [(None, {"body": SCROLLED})]
 html_extra_path = [page.name for page in HERE.glob("*.html")]  # pages to play with stand alone
 html_copy_source = html_show_sphinx = html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses to a page on disk
 
 epub_basename = "speculative-decoding-from-scratch"
 epub_description = "Build speculative decoding on a small GPT, prove it lossless, and measure it."
+myst_html_meta = {"description": epub_description}
 epub_copyright = "MIT licence"
 epub_identifier = epub_uid = "speculative-decoding-from-scratch"  # EPUB wants them equal
 epub_contributor = author

@@ -66,6 +66,18 @@ def test_what_others_run_for_a_reader_installs_the_same_and_calls_what_there_is(
     assert 'pip install -e ".[series]"' in run
 
 
+def test_a_preview_of_a_page_to_play_with_has_words_and_the_whole_address_of_a_picture(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "book")
+    from build import in_the_site
+
+    page, picture = read("book/explorer.html"), '"og:image" content="{}/_images/race.gif"'
+    assert page.count("<meta property=") == 3 and '<meta name="description" content="' in page
+    for url, folder in {"": ".", "https://here/course": "https://here/course"}.items():
+        monkeypatch.setenv("BOOK_URL", url)
+        assert picture.format(folder) in in_the_site(page)
+    assert "BOOK_URL: ${{ steps.pages.outputs.base_url }}" in read(".github/workflows/book.yml")
+
+
 def test_all_pages_name_one_version_and_the_changelog_says_what_it_is():
     version = PROJECT["version"]
     assert f"\nversion: {version}\n" in read("CITATION.cff")

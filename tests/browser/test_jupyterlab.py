@@ -149,9 +149,7 @@ def numbered(path: Path) -> list[str]:
 
 
 @every_notebook
-def test_a_chapter_reads_as_it_is_stored_trusted_by_nobody_and_all_its_cells_run(
-    open_notebook, path
-):
+def test_a_chapter_reads_as_it_is_stored_and_all_its_cells_run(open_notebook, path):
     code, page = cells(path, "code"), open_notebook(path)
     assert_pictures_and_traces_are_readable(page, path)
     assert prompts(page) == numbered(path)
@@ -184,9 +182,7 @@ SWITCHED_OFF = "Blocked script execution"  # by the viewer: the page is not trus
 
 
 @pytest.mark.parametrize(("path", "name"), LINKS, ids=lambda x: getattr(x, "stem", x))
-def test_a_page_to_play_with_opens_beside_its_chapter_and_works_once_trusted(
-    open_notebook, path, name
-):
+def test_a_page_to_play_with_opens_and_works_once_trusted(open_notebook, path, name):
     page = open_notebook(path)
     page.locator(".jp-RenderedMarkdown a", has_text=name).first.click()
     frame = page.frame_locator(".jp-HTMLViewer iframe")
