@@ -14,9 +14,9 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30247,
-    "lines of the tests": 39694,
-    "words of README": 1495,
+    "lines of the package": 30277,
+    "lines of the tests": 39776,
+    "words of README": 1499,
     "words of the series": 109360,
     "lines of code of the series": 17376,
 }

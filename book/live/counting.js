@@ -4,12 +4,12 @@
 // does it itself where it may have none.
 
 const LOOKS = [100, 200, 500, 1000, 2000]; // after so many texts they are judged; LEVEL is for all looks together
-const FURTHER = 4; // how many letters more than K a counted text has
+const FURTHER = 4; // how many letters more than K a counted text has, where chance has a say
 const PIECE = 5; // texts
 
 /** What a page counts: Samples of a count that is asked for in plain data (rule, and the bug's number). */
 function samplesOf(models, asked) {
-  return new Samples({ ...asked, length: asked.K + FURTHER, target: models.target, draft: models[asked.draft], steps: decoderOf(asked.rule, asked.bug) });
+  return new Samples({ ...asked, target: models.target, draft: models[asked.draft], steps: decoderOf(asked.rule, asked.bug) });
 }
 
 const breathe = () => new Promise((resolve) => setTimeout(resolve));

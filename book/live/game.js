@@ -3,8 +3,8 @@
 // Which of the two is wrong? Two decoders with one draft; one may have a bug. Read, guess, count.
 
 const LEVELS = { // the bugs of a level, and after how many texts of each the counts give up
-  easy: { bugs: [11, 12, 17], most: 200 },
-  middling: { bugs: [2, 8, 13, 40], most: 500 },
+  easy: { bugs: [11, 17], most: 200 },
+  middling: { bugs: [2, 8, 12, 13, 40], most: 500 },
   hard: { bugs: [1, 4, 20], most: 2000 },
 };
 const SHOWN_BY = { 8: "distilled", 20: "distilled", 40: "distilled" }; // the draft that shows a bug best; else the bigram
@@ -17,7 +17,7 @@ function deal(level, seed) {
   const rng = new RandomSource(seed), pick = (list) => list[Math.floor(rng.uniforms.random() * list.length)];
   const number = pick(LEVELS[level].bugs), bug = BUGS.find((each) => each.number === number), wrong = pick(["A", "B", ""]);
   const draft = SHOWN_BY[number] ?? "bigram", beginning = pick(BEGINNINGS), other = pick([1, 2, 3, 4, 5]);
-  const shared = { draft, K: draft === "bigram" ? 4 : 8, temperature: 1, rule: bug.rule ?? "reject", prompt: [...beginning].map((letter) => models.target.vocabulary.indexOf(letter)) };
+  const K = draft === "bigram" ? 4 : 8, shared = { draft, K, length: K + FURTHER, temperature: 1, rule: bug.rule ?? "reject", prompt: [...beginning].map((letter) => models.target.vocabulary.indexOf(letter)) };
   const player = (name, salt) => ({ ...shared, bug: wrong === name ? number : null, seed: Math.floor(seed / 8) + salt });
   return { level, wrong, bug, players: { A: player("A", 0), B: player("B", other) } };
 }
@@ -44,20 +44,21 @@ function newPair(seed = Math.floor(Math.random() * 2 ** 32)) {
     $(`${name}-counts`).toggleAttribute("hidden", true);
   }
   for (const button of $("guesses").children) Object.assign(button, { disabled: false, ariaPressed: null });
-  for (const part of ["tell", "played"]) $(part).hidden = true;
+  for (const part of ["tell", "played", "bars"]) $(part).hidden = true;
   for (const part of ["played-says", "answer"]) $(part).textContent = "";
 }
 
 /** What the counts say of one of the two so far. */
 function gameVerdict({ refused, p }, made) {
-  return refused ? `✗ Refused after ${made.toLocaleString("en")} texts: a right decoder counts so ${rarely(p)}.` : `Not refused after ${made.toLocaleString("en")} texts.`;
+  const texts = `${made.toLocaleString("en")} texts`;
+  return refused ? `✗ Wrong, say the counts of ${texts}: a right decoder does this ${rarely(p)}.` : `No sign of a bug in ${texts}.`;
 }
 
 /** Whether the guess was right, what there was, and whether the counts saw it. */
 function answerSays({ wrong, bug }, guess, seen) {
   const said = guess === wrong ? "Right." : "Not this time.";
   if (wrong === "") return `${said} Neither is wrong: both write like the target.`;
-  return `${said} ${wrong} is wrong, by bug ${bug.number}: ${bug.title}. ${bug.says}${seen ? "" : " So few texts do not show it; it is there all the same."}`;
+  return `${said} ${wrong} is wrong. ${bug.says} (Bug ${bug.number} of the gallery: ${bug.title}.)${seen ? "" : " So few texts do not show it; it is there all the same."}`;
 }
 
 /** The reader has guessed: count both until one is refused, or until the level's last look; then tell. */
@@ -72,9 +73,10 @@ async function guessed(guess) {
     const made = Math.min(...all.map(({ samples }) => samples.made));
     $("played").value = made;
     $("played-says").textContent = `${made.toLocaleString("en")} texts of each${timeLeft(started, made, most)}`;
+    $("bars").hidden = false;
     all.forEach(({ name, samples }, i) => {
       $(`${name}-counts`).toggleAttribute("hidden", false);
-      drawCounts($(`${name}-counts`), samples);
+      drawCounts($(`${name}-counts`), samples, all[0].samples);
       if (verdicts) $(`${name}-verdict`).textContent = gameVerdict(verdicts[i], samples.made);
     });
     return !mine.told;
@@ -89,7 +91,7 @@ async function guessed(guess) {
 }
 
 function listenToGame() {
-  $("game").addEventListener("toggle", () => { if ($("game").open && !game.dealt) newPair(); });
+  $("game").addEventListener("toggle", () => { if ($("game").open && !game.dealt) newPair(); else if (!$("game").open && game.counting) game.counting.told = true; });
   $("level").addEventListener("change", () => newPair());
   $("deal").addEventListener("click", () => newPair());
   $("guesses").addEventListener("click", ({ target }) => { if (target.closest("button")) guessed(target.value); });

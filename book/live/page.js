@@ -36,6 +36,7 @@ function settings() {
     return Number(field.value);
   };
   const letters = [...typed($("prompt").value)], unknown = letters.findIndex((letter) => !models.target.vocabulary.includes(letter));
+  if (letters.length > 80) throw new RangeError(`The prompt has ${letters.length} letters; 80 are the most.`);
   if (letters.length === 0) throw new RangeError("The prompt is empty. Type at least one letter.");
   if (unknown >= 0) throw new RangeError(`The model does not know “${letters[unknown]}” (letter ${unknown + 1} of the prompt). It knows A to Z, a to z, the space, ⏎, and ! $ & ' , - . 3 : ; ?`);
   const bug = BUGS.find(({ number }) => `${number}` === $("bug").value) ?? null;
@@ -73,7 +74,6 @@ function write(uniforms = undefined) {
   traces[LIVE] = prepare({ ...chosen, ...made, about, block, live: true, source: null });
   $("says").textContent = bug ? `⚠ Bug ${bug.number}: ${bug.title}. ${bug.says}` : "";
   $("says").hidden = !bug;
-  $("same").textContent = sameness(traces[LIVE]);
   $("cold").checked = temperature === 0;
   $("warm").checked = temperature === 1;
   choose(LIVE);
@@ -81,13 +81,14 @@ function write(uniforms = undefined) {
   return true;
 }
 
-/** Whether the two texts are the same, and what that means. */
-function sameness({ temperature, tokens, plain, bug }) {
+/** Whether the two texts are the same, and what that means. done: whether both are there. */
+function sameness({ temperature, tokens, plain, bug, rounds }, done) {
   const left = tokens.map(({ text }) => text), differs = plain.findIndex((letter, i) => letter !== left[i]);
-  if (temperature > 0 && bug) return `Both are drawn by chance, so reading does not tell. Bug ${bug.number} is on, and the left one need not write like the target. Count, and see.`;
-  if (temperature > 0) return "Both are drawn by chance, so they are two texts. The same is how likely each text is. Count, and see.";
+  if (temperature > 0 && bug) return `Both texts are drawn by chance, so reading does not tell. Bug ${bug.number} is on: the left decoder need not write like the target. Count, and see.`;
+  if (temperature > 0) return "Both texts are drawn by chance, and every text is as likely on the left as on the right. Count, and see.";
   if (differs >= 0) return `✗ Not the same text, from letter ${differs + 1} on, though at temperature 0 the target has only one to give.${bug ? ` The reason: bug ${bug.number}.` : ""}`;
-  return `✓ The same text, letter by letter.${bug ? ` Bug ${bug.number} is on, but changes no letter of this text.` : ""}`;
+  if (!done) return "At temperature 0 the target has one text to give, and both will write it.";
+  return `✓ The same text, letter by letter: ${plural(rounds.length, "pass")} of the target instead of ${plain.length}.${bug ? ` Bug ${bug.number} is on, but changes no letter of this text.` : ""}`;
 }
 
 /** A bug of one rule brings that rule along; another rule puts it out. Says what it did. */
@@ -119,8 +120,11 @@ function takeFromAddress() {
   agree("bug");
   if ($("bug").value) $("samples").open = true;
   if (write()) return;
+  const why = $("refused").textContent.replace(/\(.*/, "The page opens as without it.");
   for (const id of FIELDS) $(id).value = defaults[id];
   write();
+  $("refused").textContent = `The address does not work here. ${why}`;
+  $("refused").hidden = false;
 }
 async function copyLink() {
   keepInAddress();
@@ -188,30 +192,35 @@ function barsOf({ came, expected }, cells, names, x, wide) {
 }
 
 /** What was counted, beside what it should be: the commonest letters, their ranks, the draft's favourites. */
-function drawCounts(picture, { letters, ranks, favour, target }) {
-  const most = [...letters.expected.keys()].sort((a, b) => letters.expected[b] - letters.expected[a]).slice(0, 18);
+function drawCounts(picture, { letters, ranks, favour, target }, like = { letters }) { // like: whose order of letters
+  const order = like.letters.expected, most = [...order.keys()].sort((a, b) => order[b] - order[a]).slice(0, 18);
   const title = (x, text) => svg("text", { x, y: 12, class: "title" }, text);
   picture.replaceChildren(
     title(0, "which letter"), ...barsOf(letters, most, most.map((x) => shown(target.vocabulary[x])), 0, 24),
     title(456, "how likely it was"), ...barsOf(ranks, [0, 1, 2, 3, 4, 5], ["1st", "2nd", "3rd", "4–5", "6–9", "rest"], 456, 40),
-    title(724, "the draft likes it"), ...barsOf(favour, [0, 1], ["too much", "not"], 724, 78),
+    title(724, "the draft likes it"), ...barsOf(favour, [0, 1], ["more", "less"], 724, 78),
   );
 }
 
 const rarely = (p) => (p < 1e-12 ? "less than once in a million million runs" : `about once in ${Number((1 / p).toPrecision(1)).toLocaleString("en")} runs`);
 const timeLeft = (started, made, most) => {
   const left = made ? Math.ceil(((performance.now() - started) / 1000 / made) * (most - made)) : 0;
-  return left ? `, about ${left} s to the last look` : "";
+  return left ? `, at most ${left} s more` : "";
 };
+const textsOf = ({ made, length }) => `${made.toLocaleString("en")} text${made === 1 ? "" : "s"} of ${length} letters`;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 /** The verdict in sentences. */
-function verdictSays(samples, { refused, letters, p }, bug) {
-  const { off, chance: alone } = samples.letters.distance(), { came, expected, n } = samples.favour, likes = came[0] / n, should = expected[0] / n;
+function verdictSays(samples, { refused, p, ...tests }, bug) {
+  const { ranks } = samples, { off, chance: alone } = samples.letters.distance(), { came, expected, n } = samples.favour, likes = came[0] / n, should = expected[0] / n;
   const numbers = `${n.toLocaleString("en")} letters: ${percent(off)} of them would have to change to match the expected counts; chance alone gives about ${percent(alone)}.`;
   const favour = `${percent(likes)} are letters that the draft likes more than the target does; it should be ${percent(should)}.`;
-  const chance = letters.statistic === Infinity ? "Chance can never do this: letters came that the target rules out." : `A right decoder would do this ${rarely(p)}.`;
-  if (refused) return `✗ Refused: this decoder does not write like the target. ${numbers} ${favour} ${chance} ${bug ? bug.says : ""}`.trim();
+  const chance = tests.letters.statistic === Infinity ? "Chance can never do this: letters came that the target rules out." : `A right decoder would do this ${rarely(p)}.`;
+  if (refused) {
+    const seen = { letters: numbers, favour, ranks: `${n.toLocaleString("en")} letters: the target's first choice came in ${percent(ranks.came[0] / n)}; it should in ${percent(ranks.expected[0] / n)}.` };
+    const [[by]] = Object.entries(tests).sort(([, a], [, b]) => a.p - b.p);
+    return `✗ Refused: this decoder does not write like the target. ${seen[by]} ${chance} ${bug ? bug.says : ""}`.trim();
+  }
   const hidden = samples.temperature === 0 ? "At temperature 0 the target has one letter to give at each place, and here this bug writes it, too. Choose temperature 1."
     : "The bug is on all the same: so few texts do not show it. A test can pass because it sees too little (chapter 08).";
   return `✓ Not refused. ${numbers} ${favour} ${bug ? hidden : "The right rule passes, as it should. A test is no proof; chapter 05 has the proof."}`;
@@ -233,8 +242,13 @@ const counting = () => (counted ??= counters(models));
 /** Count up to `most` texts, and judge them at each look, until they are refused. */
 async function countTexts(most = LOOKS.at(-1)) {
   const chosen = orRefused(settings);
-  if (!chosen) return null;
-  const { bug } = chosen, asked = { ...chosen, bug: bug?.number ?? null }, samples = samplesOf(models, asked), mine = (count = {}), started = performance.now();
+  if (!chosen) {
+    $("sampled-says").textContent = $("refused").textContent; // that may be out of sight
+    return null;
+  }
+  const { bug, K, temperature, prompt } = chosen, length = temperature === 0 ? Math.min(chosen.length, models.target.blockSize - prompt.length) : K + FURTHER;
+  if (temperature === 0) most = 1; // all are the same
+  const asked = { ...chosen, length, bug: bug?.number ?? null }, samples = samplesOf(models, asked), mine = (count = {}), started = performance.now();
   Object.assign($("sampled"), { hidden: false, max: most, value: 0 });
   $("counted").hidden = false;
   $("sample").textContent = "Stop";
@@ -242,13 +256,13 @@ async function countTexts(most = LOOKS.at(-1)) {
   const verdicts = await countAll([{ asked, samples }], most, await counting(), (looked) => {
     if (count !== mine) return false;
     $("sampled").value = samples.made;
-    $("sampled-says").textContent = `${samples.made.toLocaleString("en")} texts of ${samples.length} letters${timeLeft(started, samples.made, most)}`;
+    $("sampled-says").textContent = `${textsOf(samples)}${timeLeft(started, samples.made, most)}`;
     drawCounts($("histogram"), samples);
     if (!looked) return true;
     const [verdict] = looked, last = samples.made === most || verdict.refused;
     $("verdict").textContent = last ? verdictSays(samples, verdict, bug) : `Not refused after ${samples.made} texts; counting on …`;
     $("verdict").className = verdict.refused ? "bad" : last ? "good" : "";
-    if (last) $("sampled-says").textContent = `${samples.made.toLocaleString("en")} texts of ${samples.length} letters`;
+    if (last) $("sampled-says").textContent = textsOf(samples);
     drawTests(verdict);
     return true;
   });
@@ -304,6 +318,8 @@ function sayTimes() {
 function watch(recording) {
   const live = recording === null;
   for (const part of ["same", "clock"]) $(part).hidden = !live;
+  $("says").hidden = !live || !$("says").textContent;
+  if (!live) $("slow").open = false;
   choose(live ? LIVE : recording);
 }
 
@@ -342,6 +358,7 @@ function listenToChoices() {
     watch(value === "" ? null : Number(value));
   });
   $("sample").addEventListener("click", () => (count ? forgetCounts() : countTexts()));
+  $("samples").addEventListener("toggle", () => { if (!$("samples").open && count) forgetCounts(); });
   $("copy").addEventListener("click", copyLink);
   window.addEventListener("hashchange", () => { forgetCounts(); takeFromAddress(); watch(null); show(); });
 }

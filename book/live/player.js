@@ -296,6 +296,11 @@ function drawPlain({ trace, passes: made }) {
   $("plain-text").scrollTop = 1e6;
 }
 
+/** The sentence under both texts, once both are there. */
+function drawSame({ trace, passes, tokens }) {
+  if (trace.plain) $("same").textContent = sameness(trace, tokens === trace.tokens.length && passes + state.extra >= trace.plain.length);
+}
+
 function draw() {
   const at = progress(), rounds = at.trace.rounds.length, sentence = sentenceOf(at);
   drawText(at);
@@ -304,6 +309,7 @@ function draw() {
   drawFigures(at);
   drawPlain(at);
   drawOverlap(at);
+  drawSame(at);
   $("ratio").textContent = at.round.block ? "chance" : "p/q";
   $("columns").textContent = `q and p: how likely the draft and the target find a letter. u: a random number from 0 to 1; ${at.trace.block ? "all guesses up to here stay if u < chance" : "the guess stays if u < p/q"}. (A token is a letter here.)`;
   $("round-title").textContent = `Round ${state.round + 1} of ${rounds}`;

@@ -29,7 +29,7 @@ function slowSentence({ bug, temperature }, round, stop) {
     case 0:
       return k === 0 ? "There is no room for a guess here, so the draft makes none." : `The draft, small and quick, guesses ${plural(k, "letter")}: ${together(drafts)}.`;
     case 1:
-      return k === 0 ? "The target reads the current letter, as it does alone." : `The target reads ${all} in one pass, and says at each place ${greedy ? "which letter it would write" : "how likely it finds every letter"}.`;
+      return k === 0 ? "The target reads the current letter, as it does alone." : `The target reads ${all} in one pass, and says at each place ${greedy ? "which letter it would write (below)" : "how likely it finds every letter"}.`;
     case 2: {
       if (k === 0) return "So there is nothing to accept.";
       if (kept === 0) return `The first guess is not accepted, and so none is.`;
@@ -40,7 +40,7 @@ function slowSentence({ bug, temperature }, round, stop) {
     default: {
       const behind = k - kept - 1, wrote = `So one pass of the target wrote ${plural(kept + 1, "letter")}${kept > 0 ? "; alone, it writes one" : ", as it does alone"}.`;
       if (last.fate === "bonus") return `${k === 0 ? "The pass gives" : "Nothing was rejected, and the pass gives one more:"} ${quoted(last.text)} ★. ${wrote}`;
-      const instead = !right ? "" : greedy ? ", the target's own letter" : ", drawn from what the target likes more than the draft does";
+      const instead = !right ? "" : greedy ? ", the target's own letter" : block ? ", drawn from what the block leaves to the target" : ", drawn from what the target likes more than the draft does";
       const dropped = behind <= 0 ? "" : ` The ${behind === 1 ? "guess" : `${behind} guesses`} after it ${behind === 1 ? "is" : "are"} dropped: ${behind === 1 ? "it" : "they"} followed a letter that is not there.`;
       return `${quoted(drafts[kept].text)} is rejected ✗, and ${quoted(last.text)} comes instead ↻${instead}.${dropped} ${wrote}`;
     }
@@ -52,7 +52,9 @@ function slowLetters(trace, n, round, stop) {
   const at = trace.prompt.length + trace.before[n], letter = (text, kind, mark = "") => make("span", { class: `token ${kind}` }, make(/rejected|unexamined/.test(kind) ? "s" : "span", {}, shown(text)), make("small", {}, mark));
   const before = trace.all.slice(Math.max(0, at - 12), at).map(({ text }) => letter(text, ""));
   const known = ({ fate }) => stop === 3 || (stop === 2 && fate === "accepted");
-  const guesses = round.drafts.map((draft) => (known(draft) ? letter(draft.text, draft.fate, MARKS[draft.fate]) : letter(draft.text, "drafted", "?")));
+  const own = ({ p }, i) => shown(models.target.vocabulary[p[i].indexOf(Math.max(...p[i]))]); // the target's letter
+  const unknown = (i) => (stop === 1 && trace.temperature === 0 ? own(round.rows, i) : "?");
+  const guesses = round.drafts.map((draft, i) => (known(draft) ? letter(draft.text, draft.fate, MARKS[draft.fate]) : letter(draft.text, "drafted", unknown(i))));
   const last = stop < 3 ? [] : [letter(round.last.text, round.last.fate, MARKS[round.last.fate])];
   const place = guesses.findIndex((_, i) => round.drafts[i].fate !== "accepted"), from = place < 0 ? guesses.length : place + 1; // it comes after what it replaces
   return [...before, ...guesses.slice(0, from), ...last, ...guesses.slice(from)];
@@ -71,6 +73,7 @@ function drawSlow() {
 /** Open the walk at the round that shows most. */
 function startSlow() {
   stop();
+  if (!traces[state.trace].live) watch(null); // a recorded tree is told otherwise
   Object.assign(slow, { round: telling(traces[state.trace]), stop: 0 });
   drawSlow();
 }
