@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30277,
-    "lines of the tests": 39776,
+    "lines of the package": 30291,
+    "lines of the tests": 39820,
     "words of README": 1499,
-    "words of the series": 109360,
-    "lines of code of the series": 17376,
+    "words of the series": 109530,
+    "lines of code of the series": 17397,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

@@ -36,12 +36,19 @@ CASES = [  # how deep, how many nodes, and what comes after a path
     (3, 3, {(): [0.9, 0.1], (0,): [0.2, 0.8], (0, 1): [0.3, 0.7], (1,): [0.5, 0.5]}),
     (3, 5, {(): [0.5, 0.3, 0.2], (0,): [0.34, 0.33, 0.33], (1,): [0.0, 1.0], (1, 1): [0.9, 0.1]}),
     (2, 9, {(): [0.7, 0.3], (0,): [1.0, 0.0], (1,): [0.4, 0.6]}),
+    (9, 3, {(): [0.8, 0.2]}),  # a thousand paths
 ]
 
 
-def after_of(rows: dict[tuple[int, ...], Sequence[float]]) -> Callable:
-    """after(path): the row of the path, or one that no other test of the judge needs."""
-    return lambda path: list(rows.get(tuple(path), [0.55, 0.45]))
+def after_of(rows: dict[tuple[int, ...], Sequence[float]], asked: list | None = None) -> Callable:
+    """after(path): the path's row, or one that no other test of the judge needs; `asked` grows."""
+
+    def after(path):
+        if asked is not None:
+            asked.append(path)
+        return list(rows.get(tuple(path), [0.55, 0.45]))
+
+    return after
 
 
 def worths(after: Callable, depth: int) -> dict[tuple[int, ...], float]:
@@ -65,8 +72,8 @@ def judge(mine: Callable) -> None:
     Judged on five small languages. Raises AssertionError with the slip.
     """
     for depth, nodes, rows in CASES:
-        after = after_of(rows)
-        answer = mine(after, depth, nodes)
+        asked: list = []
+        answer = mine(after_of(rows, asked), depth, nodes)
         assert answer is not None, "nothing came back: return (tokens, parents)"
         assert isinstance(answer, (tuple, list)) and len(answer) == 2, (
             "return two lists: tokens, and of each its parent's number (-1: the current token)"
@@ -77,8 +84,12 @@ def judge(mine: Callable) -> None:
         numbers = [hasattr(x, "__index__") for part in answer for x in part]
         assert all(numbers), "tokens and parents are whole numbers"
         tokens, parents = (list(map(int, part)) for part in answer)
-        right = worths(after, depth)
+        right = worths(after_of(rows), depth)
         judge_tree(tokens, parents, right, depth, min(nodes, len(right)))
+        assert len(asked) <= 3 * nodes + 3, (
+            f"for {nodes} nodes you asked what comes after {len(asked)} paths: don't list all, "
+            "go on only from those in the tree"
+        )
 
 
 def judge_tree(tokens: list[int], parents: list[int], right: dict, depth: int, nodes: int) -> None:

@@ -135,6 +135,7 @@ def my_early_exit(target, depth, head, text, K, rng):
             "is one-hot",
         ),
         (NAPKIN.replace("range(-1, K - 1)", "range(K)"), "the first follows -1"),
+        (NAPKIN.replace("rows.append(q)", "rows.append(q.float())"), "float32; Sampling().probs"),
         (
             NAPKIN.replace("torch.stack(rows), begun)", "torch.stack(rows), None)"),
             "begun is None; it takes",
@@ -179,6 +180,18 @@ def my_best_exit(alphas, costs, most):
     return (depth, K) if theory.speed_up(tokens, K, costs[depth]) > 1 else None
 """,
             "cheap, but blind",
+        ),
+        (  # the best for one guess, and then its K
+            """
+def my_best_exit(alphas, costs, most):
+    def gain(depth, K):
+        return theory.speed_up(theory.expected_tokens(alphas[depth], K), K, costs[depth])
+
+    depth = max(alphas, key=lambda depth: gain(depth, 1))
+    K = max(range(1, most + 1), key=lambda K: gain(depth, K))
+    return (depth, K) if gain(depth, K) > 1 else None
+""",
+            "best alone, not in a chain",
         ),
         (  # the best α, whatever it costs
             """

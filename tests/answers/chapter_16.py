@@ -209,6 +209,14 @@ def my_best_size(values, B, time):
 """,
             "rows by the eight",
         ),
+        (  # one current token for all texts
+            """
+def my_best_size(values, B, time):
+    gains = [(1 + sum(values[:n])) / time(B * n + 1) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+""",
+            "four current tokens",
+        ),
         (  # without the current tokens
             """
 def my_best_size(values, B, time):

@@ -141,6 +141,18 @@ def my_tree(after, depth, nodes):
         (changed(TREE, "parents.append(parent)", "parents.append(parent + 1)"), "parents are"),
         (changed(TREE, "return tokens, parents", "return tokens"), "return two lists"),
         (changed(TREE, "return tokens, parents", "pass"), "nothing came back"),
+        (  # lists all paths, and sorts them
+            """
+def my_tree(after, depth, nodes):
+    paths, level = [], [((), 1.0)]
+    for _ in range(depth):
+        level = [((*p, t), w * q) for p, w in level for t, q in enumerate(after(list(p))) if q > 0]
+        paths += level
+    best = [path for path, _ in sorted(paths, key=lambda each: (-each[1], len(each[0])))][:nodes]
+    return [p[-1] for p in best], [best.index(p[:-1]) if p[1:] else -1 for p in best]
+""",
+            "don't list all",
+        ),
     ],
     1: [
         (
@@ -170,5 +182,16 @@ def my_lengths(chances, rows):
         (changed(RECYCLED, "order[:k]", "table.get(token, order[:k])"), "not {"),  # the oldest
         (changed(RECYCLED, "-p[i]", "p[i]"), "not {"),
         (changed(RECYCLED, "order[:k]", "order"), "not {"),
+        (  # adds up all rows of a token
+            """
+def my_recycled(passes, k):
+    table = {}
+    for read, rows in passes:
+        for token, p in zip(read, rows):
+            table[token] = [a + b for a, b in zip(table.get(token, [0] * len(p)), p)]
+    return {t: sorted(range(len(p)), key=lambda i: -p[i])[:k] for t, p in table.items()}
+""",
+            "not {0: [0, 1]}",
+        ),
     ],
 }
