@@ -233,9 +233,9 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
 # One budget
 
 
-def joint(decode, requests):
+def joint(decode, requests, window=4):
     """The law of two texts together, beside the product of what each is alone."""
-    target = toy_target(2, 4, seed=1)
+    target = toy_target(2, window, seed=1)
     got = enumerate_outcomes(lambda rng: decode(target, rng))
     return total_variation(got, product_of(target, requests))
 
@@ -251,6 +251,21 @@ def test_two_texts_under_one_budget_are_independent(name):
         return tuple(tuple(text.tokens) for text in made)
 
     assert joint(decode, REQUESTS) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fixed", "drawn"])
+def test_two_texts_are_independent_over_restarts_with_guesses(name):
+    requests, seen = [([1], 5, Sampling()), ([0, 1], 2, Sampling(0.5))], 0
+
+    def decode(target, rng):
+        nonlocal seen
+        draft = drafts_of(2, target, nodes=2)[name]
+        made = budget_generate(target, draft, *zip(*requests, strict=True), rngs=[rng, rng])
+        for last, r in itertools.pairwise(made[0].rounds):
+            seen += bool(r.position <= last.position and r.candidates)
+        return tuple(tuple(text.tokens) for text in made)
+
+    assert joint(decode, requests, window=3) < 1e-12 and seen > 100
 
 
 @pytest.mark.parametrize("name", ["fixed", "drawn", "block fixed", "block drawn"])
