@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30291,
-    "lines of the tests": 39835,
+    "lines of the tests": 39839,
     "words of README": 1499,
     "words of the series": 109530,
     "lines of code of the series": 17397,
