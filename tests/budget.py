@@ -14,8 +14,8 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30291,
-    "lines of the tests": 39839,
+    "lines of the package": 30284,
+    "lines of the tests": 39844,
     "words of README": 1499,
     "words of the series": 109530,
     "lines of code of the series": 17397,

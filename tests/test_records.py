@@ -392,12 +392,15 @@ def rows_of(name):
 
 
 def test_the_method_pages_of_22_and_35_agree():
-    """Their texts, seeds and code are the same; so are the rows that stand in both."""
+    """The rows that stand in both, over 5 and over 40 texts: within three errors."""
     old, new = rows_of("22_parallel_drafters"), rows_of("35_records")
     both = old.keys() & new.keys()
     assert both == {"22 block, told", "17 table, blocks"}
     for method in both:
-        assert new[method][0] == old[method][-1], method
+        (a, few), (b, many) = (
+            map(float, x.split(" ± ")) for x in (old[method][-1], new[method][0])
+        )
+        assert abs(a - b) < 3 * math.hypot(few, many) and many < few, method
 
 
 def test_the_average_tokens_are_what_comes_out_on_average():

@@ -11,7 +11,7 @@ from dataclasses import replace
 import matplotlib as mpl
 import torch
 
-from nanogpt.measure.bench import RULES, measure, pooled
+from nanogpt.measure.bench import RULES, loop_of, measure, pooled
 from nanogpt.measure.clock import in_turn
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import SLOW_CHECKS
@@ -22,8 +22,7 @@ from nanogpt.show import figures
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
 from nanogpt.speculative import CHAIN, residual, speculative_generate
-from nanogpt.trees.loop import TREE, tree_generate
-from nanogpt.trees.rules import accept_traversal, accept_tree
+from nanogpt.trees.loop import TREE
 from nanogpt.trees.tree import Proposer, ReadText, Tree
 
 CASES = [  # how deep, how many nodes, and what comes after a path
@@ -152,24 +151,16 @@ def one_list(
 def tokens_a_pass(
     target, draft, starts: Sequence[Sequence[int]], T: float = 1, K=None, rule="token", n=100
 ) -> tuple[float, float]:
-    """Tokens a pass, pooled over texts of n tokens, and the error of that.
-
-    A Proposer is judged by accept_tree, or with the rule "block" from the leaves; a draft with
-    get_probs by one of RULES, as on chapter 22's page.
-    """
+    """Tokens a pass, pooled over texts of n tokens, and the error of that."""
+    steps, decode = loop_of(draft, K, rule, None)
     made = []
     for seed, start in enumerate(starts):
-        how = {"sampling": Sampling(T), "rng": RandomSource(seed)}
-        if isinstance(draft, Proposer):
-            steps = replace(TREE, accept=accept_traversal if rule == "block" else accept_tree)
-            made.append(tree_generate(target, draft, start, n, steps=steps, **how))
-        else:
-            steps = replace(CHAIN, accept=RULES[rule])
-            made.append(speculative_generate(target, draft, start, n, K, steps=steps, **how))
+        asked = {"prompt_tokens": start, "max_new_tokens": n, "sampling": Sampling(T)}
+        made.append(decode(target, **asked, rng=RandomSource(seed), steps=steps))
     return pooled(made)
 
 
-def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=40) -> list[float]:
+def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=100) -> list[float]:
     """The quartiles of a round's cost, in plain passes, over a pair of runs from each start."""
     costs = []
     for seed, start in enumerate(starts):

@@ -61,12 +61,13 @@ from nanogpt.speculative import (
 from nanogpt.targets.fused import TARGETS
 from nanogpt.theory import expected_tokens, speed_up
 from nanogpt.trees.loop import TREE, tree_generate
-from nanogpt.trees.rules import accept_blockwise
+from nanogpt.trees.rules import accept_blockwise, accept_traversal, accept_tree
 from nanogpt.trees.tree import Proposer, TreeRound
 
 BLOCK_TEXTS = 400  # after which blocks are drafted to see what they bring
 POLICIES = ("acceptance", "entropy")
 RULES = {"token": accept_reject, "block": accept_blockwise}
+TREE_RULES = {"token": accept_tree, "block": accept_traversal}
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,8 @@ def loop_of(
 ) -> tuple[Steps, Callable]:
     """The steps of the loop that a draft asks for, and that loop with the draft in it."""
     if isinstance(draft, Proposer):
-        return TREE, functools.partial(tree_generate, draft=draft)
+        steps = dataclasses.replace(TREE, accept=TREE_RULES[rule])
+        return steps, functools.partial(tree_generate, draft=draft)
     step = CHAIN.draft if policy is None else adaptive.adaptive(policy)
     steps = dataclasses.replace(CHAIN, draft=step, accept=RULES[rule])
     return steps, functools.partial(speculative_generate, draft=draft, K=4 if K is None else K)
