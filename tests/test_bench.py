@@ -16,6 +16,7 @@ import torch
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
+from nanogpt.drafts.best import BestFirst
 from nanogpt.drafts.shipped import BEST, BEST_BLOCKS, BEST_PROPOSED, DRAFTS, NODES, PROPOSERS
 from nanogpt.generate import Generation, Round
 from nanogpt.measure import bench, clock, costs
@@ -36,6 +37,7 @@ from nanogpt.measure.bench import (
     run,
     settings_of,
     summary,
+    tokens_a_pass,
 )
 from nanogpt.measure.clock import free_cores, prompts_of
 from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
@@ -45,7 +47,8 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, Draft, speculative_generate
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.theory import best_K, expected_tokens
-from nanogpt.trees.rules import accept_blockwise
+from nanogpt.trees.loop import TREE, tree_generate
+from nanogpt.trees.rules import accept_blockwise, accept_traversal, accept_tree
 from nanogpt.trees.tree import TreeRound
 
 
@@ -398,6 +401,18 @@ def test_a_policy_can_be_measured_on_rows_that_decoding_makes(quick, capsys):
     """Counted tables make rows in inference mode; the second target meets them."""
     main(["--draft", "counts", "--policy", "entropy", "--pairs=1", "--tokens=8"])
     assert capsys.readouterr().out.count("counts ") >= 2
+
+
+@pytest.mark.parametrize(("rule", "accept"), [("token", accept_tree), ("block", accept_traversal)])
+def test_a_tree_is_timed_and_counted_by_the_rule_that_is_asked_for(rule, accept):
+    target, draft = toy_target(5, 32), BestFirst(random_draft(5), 6, lambda q: float(q.max()))
+    steps = replace(TREE, accept=accept)
+    made = tree_generate(target, draft, [0, 1], 60, rng=RandomSource(3), steps=steps)
+    pair = measure(target, draft, [0, 1], 60, None, Sampling(), 3, rule)
+    assert pair.made.tokens == made.tokens
+    ratio, _ = tokens_a_pass(target, draft, [[0, 1]], rule=rule, n=60)
+    one = tree_generate(target, draft, [0, 1], 60, rng=RandomSource(0), steps=steps)
+    assert ratio == len(one.tokens) / one.target_passes
 
 
 def test_tokens_a_pass_are_pooled_with_the_error_of_a_ratio():

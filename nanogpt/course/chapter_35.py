@@ -11,7 +11,7 @@ from dataclasses import replace
 import matplotlib as mpl
 import torch
 
-from nanogpt.measure.bench import RULES, loop_of, measure, pooled
+from nanogpt.measure.bench import RULES, measure, tokens_a_pass
 from nanogpt.measure.clock import in_turn
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import SLOW_CHECKS
@@ -148,18 +148,6 @@ def one_list(
     return axes.figure
 
 
-def tokens_a_pass(
-    target, draft, starts: Sequence[Sequence[int]], T: float = 1, K=None, rule="token", n=100
-) -> tuple[float, float]:
-    """Tokens a pass, pooled over texts of n tokens, and the error of that."""
-    steps, decode = loop_of(draft, K, rule, None)
-    made = []
-    for seed, start in enumerate(starts):
-        asked = {"prompt_tokens": start, "max_new_tokens": n, "sampling": Sampling(T)}
-        made.append(decode(target, **asked, rng=RandomSource(seed), steps=steps))
-    return pooled(made)
-
-
 def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=100) -> list[float]:
     """The quartiles of a round's cost, in plain passes, over a pair of runs from each start."""
     costs = []
@@ -180,7 +168,7 @@ def list_of_ours(
     speeds, brought = {}, {}
     print(f"{'':22} T   tokens a pass   times plain")
     for name, (draft, T, rule, K) in ours.items():
-        tokens, off = tokens_a_pass(target, draft, starts, T, K, rule, length)
+        tokens, off = tokens_a_pass(target, draft, starts, K, rule, Sampling(T), length)
         low, middle, high = cost_of_round(target, draft, fewer, T, K, rule)
         speeds[name], brought[name] = tokens / middle, tokens
         print(

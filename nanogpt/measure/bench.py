@@ -268,6 +268,24 @@ def pooled(made: Sequence[Generation]) -> tuple[float, float]:
     return ratio, off**0.5 / float(passes.sum())
 
 
+def tokens_a_pass(
+    target,
+    draft: Draft | Proposer,
+    starts: Sequence[Sequence[int]],
+    K: int | None = None,
+    rule: str = "token",
+    sampling: Sampling = Sampling(),
+    n: int = 100,
+) -> tuple[float, float]:
+    """Tokens a pass of texts of n tokens, pooled, and the error: by the loop that is timed."""
+    steps, decode = loop_of(draft, K, rule, None)
+    made = []
+    for seed, start in enumerate(starts):
+        asked = {"prompt_tokens": start, "max_new_tokens": n, "sampling": sampling}
+        made.append(decode(target, **asked, rng=RandomSource(seed), steps=steps))
+    return pooled(made)
+
+
 @dataclass(frozen=True)
 class Row:
     """What was measured at a Setting: of all pairs, and shares of the whole time.
