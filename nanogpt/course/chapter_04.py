@@ -153,7 +153,9 @@ def one_pass(prompt: str, guesses: str) -> Picture:
     letters[n_shown] = "▸" + letters[n_shown]
     kinds = ["cached"] * n_shown + ["target"] + ["draft"] * K
     title = "Row i sees i guesses, and its p judges the next one"
-    shows = "A staircase: each row sees the cache, the current token, and one guess more."
+    shows = (
+        "A staircase: each row sees the cache, the current token, and a guess more than the last."
+    )
     axes = sheet(title, 8, 0.78 + 0.28 * (K + 1), shows)
     size = min(3.6, 50 / len(letters))
     middle = left + size * (n_shown + 0.5) - 0.15

@@ -160,7 +160,7 @@ def said_by_block(text: str, said: Sequence[str], title: str) -> Picture:
     said: one text per block, as long as `text`. Filled and bold: what the last block says, too.
     """
     same = [str(sum(map(str.__eq__, row, said[-1]))) for row in said]
-    shows = f"From the first block on, letters that the last one says, too: {', '.join(same)}."
+    shows = f"Letters on which a block agrees with the last one: {', '.join(same)}."
     axes, size = sheet(title, 9, 0.36 * len(said) + 1.15, shows), 80 / len(text)
     for n, letter in enumerate(text):
         words(axes, 9.5 + size * (n + 0.5), 2 + 3.6 * len(said) + 1.6, shown(letter), color=GREY)

@@ -193,7 +193,7 @@ def squares(
         if top <= 3:
             numbers_in(axes, part)
     said = (axes.get_title(loc="left").replace("\n", ", ") for axes in figure.axes)
-    figure.shows = f"Squares of pairs: {'; '.join(said)}."
+    figure.shows = f"Tables of letter pairs: {'; '.join(said)}."
     return figure
 
 

@@ -176,7 +176,7 @@ def kept_path(
         f"gathered: {P + 1 + len(path)}": [*old, (current, "cached"), *stays]
         + [("", "gone")] * (N - len(path)),
     }
-    shows = f"Arrows move {len(path)} of {N} nodes up, right behind the cache; the others are gone."
+    shows = f"Arrows bring {len(path)} of {N} nodes right behind the cache; the others are gone."
     axes = sheet("The path closes up: slots are positions again", 8, 1.95, shows)
     size, first = (
         min(4.2, 53 / (len(old) + N + 1)),

@@ -309,7 +309,7 @@ def springs_and_basins(
     sets: {set of guesses: probability}. What the least cut goes through has a thick dashed edge.
     """
     (most, H), flow = least_cut(sets, p), largest_flow(sets, p)
-    shows = f"{most:.2f} flows from guesses to tokens; dashed edges mark what stops the rest."
+    shows = f"{most:.2f} flows from guesses to tokens; dashed frames mark the cut that stops more."
     axes = sheet(title, 9.4, 4.5, shows)
     order, wide = sorted(sets, key=lambda s: (sum(s) / len(s), len(s))), 80 / len(sets)
     gap, filled = 80 / len(p), [sum(flow.get((s, x), 0) for s in sets) for x in range(len(p))]

@@ -111,7 +111,7 @@ def blocks_of_texts(
     stage before has left in a slot: nothing is erased before a block is taken again.
     """
     tall = [3.2 + 5.0 * len(texts) + 8.4 for texts in stages.values()]
-    shows = f"Texts in reading order, and the pool's {blocks} blocks: {'; '.join(stages)}."
+    shows = f"In turn: {'; '.join(stages)}. Below the texts lie the pool's {blocks} blocks."
     axes, left = sheet(title, 9.4, 0.3 + sum(tall) / 10, shows), 15.0
     wide, y, inside, before = (92 - left) / blocks, 0.5, {}, set()
     step = (wide - 1.4) / size

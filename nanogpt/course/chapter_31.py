@@ -131,7 +131,9 @@ def under_a_grammar(row: dict) -> str:
 @mpl.rc_context(STYLE)
 def way_out(title: str) -> Picture:
     """What stands between the logits and the client, and what depends on the tokens before."""
-    shows = "From logits over rules, sampling and stop strings to the client; an arrow leads back."
+    shows = (
+        "From the logits by rules, sampling and stop strings to the client; an arrow leads back."
+    )
     axes = sheet(title, 9.4, 2.35, shows)
     steps = [
         ("logits\na row a guess", "target"),

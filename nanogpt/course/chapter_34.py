@@ -94,7 +94,7 @@ def slip(got: list[float], q: list[float], lessons: list, context: str, prior: f
 @mpl.rc_context(STYLE)
 def when_to_learn(title: str) -> Picture:
     """A round on a time axis: what is drawn, judged and learnt, and where an update may stand."""
-    shows = "An update stands after the verdict, and not between the draw and the verdict."
+    shows = "The update comes after the verdict, never between draw and verdict."
     axes = sheet(title, 9.4, 2.9, shows)
     parts = [
         ("draw\nfrom q", "draft", 11),
