@@ -4,7 +4,7 @@
 
 const LEVELS = { // the bugs of a level, and after how many texts of each the counts give up
   easy: { bugs: [11, 17], most: 200 },
-  middling: { bugs: [2, 8, 12, 13, 40], most: 500 },
+  medium: { bugs: [2, 8, 12, 13, 40], most: 500 },
   hard: { bugs: [1, 4, 20], most: 2000 },
 };
 const SHOWN_BY = { 8: "distilled", 20: "distilled", 40: "distilled" }; // the draft that shows a bug best; else the bigram
@@ -18,7 +18,7 @@ function deal(level, seed) {
   const number = pick(LEVELS[level].bugs), bug = BUGS.find((each) => each.number === number), wrong = pick(["A", "B", ""]);
   const draft = SHOWN_BY[number] ?? "bigram", beginning = pick(BEGINNINGS), other = pick([1, 2, 3, 4, 5]);
   const K = draft === "bigram" ? 4 : 8, shared = { draft, K, length: K + FURTHER, temperature: 1, rule: bug.rule ?? "reject", prompt: [...beginning].map((letter) => models.target.vocabulary.indexOf(letter)) };
-  const player = (name, salt) => ({ ...shared, bug: wrong === name ? number : null, seed: Math.floor(seed / 8) + salt });
+  const player = (name, salt) => ({ ...shared, bug: wrong === name ? number : null, seed: Math.floor(seed / 8) + salt }); // not the seed that dealt, and within 32 bits
   return { level, wrong, bug, players: { A: player("A", 0), B: player("B", other) } };
 }
 
@@ -58,7 +58,7 @@ function gameVerdict({ refused, p }, made) {
 function answerSays({ wrong, bug }, guess, seen) {
   const said = guess === wrong ? "Right." : "Not this time.";
   if (wrong === "") return `${said} Neither is wrong: both write like the target.`;
-  return `${said} ${wrong} is wrong. ${bug.says} (Bug ${bug.number} of the gallery: ${bug.title}.)${seen ? "" : " So few texts do not show it; it is there all the same."}`;
+  return `${said} ${wrong} is wrong. ${bug.says} (Bug ${bug.number} of the gallery: ${bug.title}.)${seen ? "" : " The counts have not shown it; it is there all the same."}`;
 }
 
 /** The reader has guessed: count both until one is refused, or until the level's last look; then tell. */
@@ -91,9 +91,10 @@ async function guessed(guess) {
 }
 
 function listenToGame() {
+  $("bars").append(...[...$("legend").children].map((bar) => bar.cloneNode(true)));
   $("game").addEventListener("toggle", () => { if ($("game").open && !game.dealt) newPair(); else if (!$("game").open && game.counting) game.counting.told = true; });
   $("level").addEventListener("change", () => newPair());
   $("deal").addEventListener("click", () => newPair());
-  $("guesses").addEventListener("click", ({ target }) => { if (target.closest("button")) guessed(target.value); });
+  $("guesses").addEventListener("click", ({ target }) => { const button = target.closest("button"); if (button) game.playing = guessed(button.value); });
   $("tell").addEventListener("click", () => { game.counting.told = true; });
 }

@@ -49,6 +49,8 @@ function settings() {
 /** What keyboards write by themselves, in the model's letters. */
 const typed = (text) => text.replaceAll("⏎", "\n").replace(/[‘’“”]/g, "'").replace(/[–—]/g, "-").replaceAll("…", "...");
 
+const LAST = " (The text below is the last one.)";
+
 /** What `make` returns, or null after the reader was told what is wrong with the settings. */
 function orRefused(make) {
   try {
@@ -58,7 +60,7 @@ function orRefused(make) {
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     stop();
-    $("refused").textContent = `${error.message} (The text below is the last one.)`;
+    $("refused").textContent = error.message + LAST;
     $("refused").hidden = false;
     return null;
   }
@@ -76,7 +78,7 @@ function write(uniforms = undefined) {
   $("says").hidden = !bug;
   $("cold").checked = temperature === 0;
   $("warm").checked = temperature === 1;
-  choose(LIVE);
+  watch(null);
   keepInAddress();
   return true;
 }
@@ -84,8 +86,8 @@ function write(uniforms = undefined) {
 /** Whether the two texts are the same, and what that means. done: whether both are there. */
 function sameness({ temperature, tokens, plain, bug, rounds }, done) {
   const left = tokens.map(({ text }) => text), differs = plain.findIndex((letter, i) => letter !== left[i]);
-  if (temperature > 0 && bug) return `Both texts are drawn by chance, so reading does not tell. Bug ${bug.number} is on: the left decoder need not write like the target. Count, and see.`;
-  if (temperature > 0) return "Both texts are drawn by chance, and every text is as likely on the left as on the right. Count, and see.";
+  if (temperature > 0 && bug) return `Both texts are drawn by chance, so reading does not tell. Bug ${bug.number} is on: the decoder with the draft need not write like the target. Count, and see.`;
+  if (temperature > 0) return "Both texts are drawn by chance, and every text is as likely with the draft as alone. Count, and see.";
   if (differs >= 0) return `✗ Not the same text, from letter ${differs + 1} on, though at temperature 0 the target has only one to give.${bug ? ` The reason: bug ${bug.number}.` : ""}`;
   if (!done) return "At temperature 0 the target has one text to give, and both will write it.";
   return `✓ The same text, letter by letter: ${plural(rounds.length, "pass")} of the target instead of ${plain.length}.${bug ? ` Bug ${bug.number} is on, but changes no letter of this text.` : ""}`;
@@ -94,11 +96,13 @@ function sameness({ temperature, tokens, plain, bug, rounds }, done) {
 /** A bug of one rule brings that rule along; another rule puts it out. Says what it did. */
 function agree(changed) {
   const bug = BUGS.find(({ number }) => `${number}` === $("bug").value), names = { reject: "one by one", block: "as a block" };
-  if (!bug?.rule || bug.rule === $("rule").value) return;
+  const fits = !bug?.rule || bug.rule === $("rule").value;
+  $("agreed").hidden = fits;
+  if (fits) return;
   if (changed === "bug") $("rule").value = bug.rule;
   else $("bug").value = "";
-  const done = changed === "bug" ? `they are judged so now` : "it is switched off";
-  $("agreed").textContent = `Bug ${bug.number} is one of judging guesses ${names[bug.rule]}; ${done}.`;
+  const done = changed === "bug" ? "that is chosen now" : "it is switched off";
+  $("agreed").textContent = `Bug ${bug.number} exists only where guesses are judged ${names[bug.rule]}, so ${done}.`;
 }
 
 /** The settings in the page's address, so that they can be sent; where that is allowed. */
@@ -120,10 +124,10 @@ function takeFromAddress() {
   agree("bug");
   if ($("bug").value) $("samples").open = true;
   if (write()) return;
-  const why = $("refused").textContent.replace(/\(.*/, "The page opens as without it.");
+  const why = $("refused").textContent.replace(LAST, "");
   for (const id of FIELDS) $(id).value = defaults[id];
   write();
-  $("refused").textContent = `The address does not work here. ${why}`;
+  $("refused").textContent = `The address does not work here. ${why} The page opens without it.`;
   $("refused").hidden = false;
 }
 async function copyLink() {
@@ -205,7 +209,7 @@ function drawCounts(picture, { letters, ranks, favour, target }, like = { letter
 const rarely = (p) => (p < 1e-12 ? "less than once in a million million runs" : `about once in ${Number((1 / p).toPrecision(1)).toLocaleString("en")} runs`);
 const timeLeft = (started, made, most) => {
   const left = made ? Math.ceil(((performance.now() - started) / 1000 / made) * (most - made)) : 0;
-  return left ? `, at most ${left} s more` : "";
+  return left ? `, about ${left} s at most` : "";
 };
 const textsOf = ({ made, length }) => `${made.toLocaleString("en")} text${made === 1 ? "" : "s"} of ${length} letters`;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
@@ -253,7 +257,7 @@ async function countTexts(most = LOOKS.at(-1)) {
   $("counted").hidden = false;
   $("sample").textContent = "Stop";
   $("verdict").textContent = $("verdict").className = "";
-  const verdicts = await countAll([{ asked, samples }], most, await counting(), (looked) => {
+  const shown = (looked) => {
     if (count !== mine) return false;
     $("sampled").value = samples.made;
     $("sampled-says").textContent = `${textsOf(samples)}${timeLeft(started, samples.made, most)}`;
@@ -265,10 +269,14 @@ async function countTexts(most = LOOKS.at(-1)) {
     if (last) $("sampled-says").textContent = textsOf(samples);
     drawTests(verdict);
     return true;
-  });
-  if (count === mine) count = null;
-  if (!count) $("sample").textContent = "Count";
-  return verdicts && verdicts[0];
+  };
+  try {
+    const verdicts = await countAll([{ asked, samples }], most, await counting(), shown);
+    return verdicts && verdicts[0];
+  } finally {
+    if (count === mine) count = null;
+    if (!count) $("sample").textContent = "Count";
+  }
 }
 
 function forgetCounts() {
@@ -326,8 +334,10 @@ function watch(recording) {
 /** Write with what was chosen, and show it: as a race, or where the walk is open, slowly. */
 function writeAndShow() {
   forgetCounts();
-  if (!write()) return;
-  watch(null);
+  if (write()) showText();
+}
+
+function showText() {
   if ($("slow").open) startSlow();
   else show();
 }
@@ -340,9 +350,7 @@ function listenToChoices() {
   $("choices").addEventListener("submit", (event) => { event.preventDefault(); $("slow").open = false; writeAndShow(); });
   const changed = ({ target: { id, name, value } }) => {
     if (name === "warmth") $("temperature").value = value;
-    $("agreed").textContent = "";
     agree(id);
-    $("agreed").hidden = !$("agreed").textContent;
     writeAndShow();
   };
   for (const part of ["choices", "more", "bug"]) $(part).addEventListener("change", changed);
@@ -360,7 +368,7 @@ function listenToChoices() {
   $("sample").addEventListener("click", () => (count ? forgetCounts() : countTexts()));
   $("samples").addEventListener("toggle", () => { if (!$("samples").open && count) forgetCounts(); });
   $("copy").addEventListener("click", copyLink);
-  window.addEventListener("hashchange", () => { forgetCounts(); takeFromAddress(); watch(null); show(); });
+  window.addEventListener("hashchange", () => { forgetCounts(); takeFromAddress(); showText(); });
 }
 
 /** The race, or where motion is unwelcome, its end. */
@@ -383,14 +391,13 @@ async function main() {
   $("strip").append(...Array.from({ length: recorded.window }, () => make("div", { class: "cell" }, make("span"), make("small"))));
   for (const id of FIELDS) defaults[id] = $(id).value;
   takeFromAddress();
-  watch(null);
   for (const start of [listen, listenToChoices, listenToSlow, listenToGame]) start();
   window.live.ready = performance.now() - started;
   sayTimes();
   show();
 }
 
-window.live = { models, write, count: countTexts, deal: newPair, passTimes, ready: null, get state() { return player.state; } };
+window.live = { models, write, count: countTexts, deal: newPair, passTimes, ready: null };
 main().catch((error) => {
   $("loading").hidden = false;
   $("loading").textContent = `The page cannot run here (${error.message}). It needs Chrome 111, Firefox 113 or Safari 16.4, or newer.`;

@@ -407,7 +407,7 @@ function listen() {
   $("speed").addEventListener("change", () => { if (timer !== null) run(state.racing); });
   $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value) - 1, Infinity); });
   document.addEventListener("keydown", (event) => {
-    const own = event.target.closest("input, select, textarea"), button = event.target.closest("button, a");
+    const own = event.target.closest("input, select, textarea"), button = event.target.closest("button, a, summary");
     if (own || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       event.preventDefault();

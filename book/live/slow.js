@@ -27,20 +27,21 @@ function slowSentence({ bug, temperature }, round, stop) {
   const right = !bug, all = k === 1 ? "it" : `all ${k}`;
   switch (stop) {
     case 0:
+      if (round.dropped && k === 0) return `The draft guesses ${quoted(round.dropped.text)}, and drops it.`;
       return k === 0 ? "There is no room for a guess here, so the draft makes none." : `The draft, small and quick, guesses ${plural(k, "letter")}: ${together(drafts)}.`;
     case 1:
-      return k === 0 ? "The target reads the current letter, as it does alone." : `The target reads ${all} in one pass, and says at each place ${greedy ? "which letter it would write (below)" : "how likely it finds every letter"}.`;
+      return k === 0 ? "The target reads the current letter, as it does alone." : `The target reads ${all} in one pass, and says at each place ${greedy ? "which letter it would write (under each guess)" : "how likely it finds every letter"}.`;
     case 2: {
       if (k === 0) return "So there is nothing to accept.";
       if (kept === 0) return `The first guess is not accepted, and so none is.`;
       const which = kept === k ? (k === 1 ? "The guess is" : `All ${k} guesses are`) : kept === 1 ? `The first guess, ${together(drafts.slice(0, 1))}, is` : `The first ${kept} guesses, ${together(drafts.slice(0, kept))}, are`;
-      const why = !right ? "." : greedy ? `: the target would write the same.` : block ? ": in a block, they are judged together." : ". A guess always is, if the target likes it as much as the draft does, or more; if the target likes it less, then only sometimes.";
+      const why = !right ? "." : greedy ? `: the target would write the same.` : block ? (k > 1 ? ": in a block, they are judged together." : ".") : ". A guess always is, if the target likes it as much as the draft does, or more; if the target likes it less, then only sometimes.";
       return `${which} accepted ✓${why}`;
     }
     default: {
       const behind = k - kept - 1, wrote = `So one pass of the target wrote ${plural(kept + 1, "letter")}${kept > 0 ? "; alone, it writes one" : ", as it does alone"}.`;
       if (last.fate === "bonus") return `${k === 0 ? "The pass gives" : "Nothing was rejected, and the pass gives one more:"} ${quoted(last.text)} ★. ${wrote}`;
-      const instead = !right ? "" : greedy ? ", the target's own letter" : block ? ", drawn from what the block leaves to the target" : ", drawn from what the target likes more than the draft does";
+      const instead = !right ? "" : greedy ? ", the target's own letter" : block ? ", drawn so that the text stays the target's (chapter 17)" : ", drawn from what the target likes more than the draft does";
       const dropped = behind <= 0 ? "" : ` The ${behind === 1 ? "guess" : `${behind} guesses`} after it ${behind === 1 ? "is" : "are"} dropped: ${behind === 1 ? "it" : "they"} followed a letter that is not there.`;
       return `${quoted(drafts[kept].text)} is rejected ✗, and ${quoted(last.text)} comes instead ↻${instead}.${dropped} ${wrote}`;
     }

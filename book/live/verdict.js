@@ -142,7 +142,7 @@ class Samples {
   }
 
   /** Write text i, and read it again: one pass of the target that no bug touches. */
-  one(i = this.made) {
+  one(i) {
     const text = new Text(this.target, this.prompt, this.length), rng = new RandomSource((this.seed * 100003 + i) % 2 ** 32);
     text.past = this.past;
     for (const _ of speculativeRounds(text, this.draft, this.K, this.temperature, rng, this.steps)) continue;
@@ -154,7 +154,6 @@ class Samples {
       for (const [tally, { row, cell }] of [[this.ranks, byRank(p)], [this.favour, byFavour(p, q)]]) tally.add(row, cell[token]);
     });
     this.made += 1;
-    return made;
   }
 
   /** What was counted, as data; and take: add what another one counted. */
