@@ -374,8 +374,7 @@ function listenToChoices() {
 /** The race, or where motion is unwelcome, its end. */
 function show() {
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) return race();
-  go(Infinity, Infinity);
-  while (racePass()) continue;
+  finish();
 }
 
 async function main() {

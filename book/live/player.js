@@ -378,6 +378,12 @@ function racePass() {
   } else return false;
   return true;
 }
+/** The race's end, at once. */
+function finish() {
+  go(Infinity, Infinity);
+  state.extra = Math.max(0, (traces[state.trace].plain?.length ?? 0) - progress().passes);
+  draw();
+}
 const raceLeft = () => state.racing && state.extra > 0 && progress().passes + state.extra < traces[state.trace].plain?.length;
 function race() {
   stop();
