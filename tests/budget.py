@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30294,
-    "lines of the tests": 39869,
+    "lines of the tests": 39870,
     "words of README": 1497,
     "words of the series": 109343,
     "lines of code of the series": 17388,

@@ -624,6 +624,7 @@ def test_another_address_is_heard(open_page):
     assert page.locator("#sample").is_visible()  # a bug's count is unfolded
     page.locator("#slow summary").focus()
     page.keyboard.press("Space")  # opens the walk, which goes on with another text
+    page.evaluate("slow.round = traces[LIVE].rounds.length - 1; drawSlow()")
     page.evaluate("location.hash = '#length=3'")
     page.wait_for_function("traces[LIVE].K === 8")
     assert page.evaluate("[traces[LIVE].draft, traces[LIVE].bug]") == ["distilled", None]
