@@ -105,7 +105,7 @@ def test_a_chapter_leads_to_the_pages_to_play_with(open_page, chapter, name):
     page = open_page()
     page.goto(address(f"notebooks/{NOTEBOOKS[chapter].stem}.html"))
     page.locator(f"article a[href='../{name}.html']").first.click()
-    page.wait_for_function(f"window.{name}?.state")
+    page.wait_for_function(f"window.{name}?.state || window.{name}?.ready")
     assert page.url == address(f"{name}.html")
     assert page.locator("nav a").first.is_visible()
 
