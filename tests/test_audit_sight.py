@@ -30,7 +30,7 @@ from nanogpt.engines.adapters import Engine
 from nanogpt.engines.audit import SETTINGS, Plan, Truth
 from nanogpt.engines.places import Row
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.decoders import decoder, server_decoder
+from nanogpt.proof.decoders import decoder, one_by_one, server_decoder
 from nanogpt.proof.statistics import LEAST, LEVEL, by_rank, of_counts, own_probs, p_text, score
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
@@ -342,8 +342,8 @@ def right_modes(target) -> dict:
     V, table, own = target.config.vocab_size, ngram.load(), transformer.load()
     text = (DATA_DIR / "stand_in.txt").read_text(encoding="utf-8")[:100_000]
     bigram = BigramDraftModel(torch.tensor(checkpoint.load()[1].encode(text)), V)
-    chain = adapters.one_by_one(speculative_generate)
-    blocks = adapters.one_by_one(decoder(accept=accept_blockwise))
+    chain = one_by_one(speculative_generate)
+    blocks = one_by_one(decoder(accept=accept_blockwise))
     adapted = lifted(table, 4, adaptive.adaptive(adaptive.by_entropy(2.0)))
     top_p, top_k = OTHERS
 
@@ -367,7 +367,7 @@ def right_modes(target) -> dict:
         "chain, bigram": mode(1, T_1, chain, bigram),
         "chain, block verification": mode(8, T_1, blocks, table),
         "chain, distilled table": mode(4, top_p, chain, table),
-        "plain": mode(None, T_1, adapters.one_by_one(adapters.plain_generate), None),
+        "plain": mode(None, T_1, one_by_one(adapters.plain_generate), None),
     }
 
 

@@ -397,7 +397,7 @@ def test_the_draft_check_sees_a_wrong_entry_that_only_full_acceptance_makes():
     """vllm-project/vllm#9730: another token is read in place of the last accepted one."""
     wrong = dataclasses.replace(
         next(bug for bug in BUGS if bug.number == 24),
-        new="torch.tensor([context[-1:] * (len(context) - kept) if kept else context]",
+        new="return context[-1:] * (len(context) - kept) if kept else context",
     )
     with pytest.raises(AssertionError, match="draft's q is off by"):
         CHECKS["draft"](mutant(wrong))

@@ -40,17 +40,20 @@ class TransformerDraft(Draft):
         self.tokens: list[int] = []
         self.past_kvs = None
 
-    @torch.no_grad()
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,) of the token after `context`, at temperature 1."""
-        context = context[window_start(len(context), self.model.config.block_size) :]
+    def begin(self, context: Sequence[int]) -> list[int]:
+        """Drop what the cache holds beyond `context`, cut to the window; returns what is unread."""
+        context = list(context[window_start(len(context), self.model.config.block_size) :])
         kept = common_prefix(self.tokens, context[:-1])  # the last token is always read
         if kept < len(self.tokens):
             self.past_kvs = first(self.past_kvs, kept) if kept else None
-            self.tokens = self.tokens[:kept]
-        idx = torch.tensor([context[kept:]], device=self.model.device)
+        self.tokens = context
+        return context[kept:]
+
+    @torch.no_grad()
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, at temperature 1."""
+        idx = torch.tensor([self.begin(context)], device=self.model.device)
         logits, _, self.past_kvs = self.model(idx, past_kvs=self.past_kvs)
-        self.tokens = list(context)
         return Sampling().probs(logits[0, -1])
 
     def fresh(self) -> TransformerDraft:

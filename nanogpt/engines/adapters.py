@@ -8,6 +8,7 @@ writes: `target` and `draft`, and in `wide` the same with heads of 32. The repos
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import os
@@ -33,7 +34,7 @@ from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import Deaf
 from nanogpt.sampling import RandomSource
-from nanogpt.serving.batch import batch_generate
+from nanogpt.serving.batch import TOGETHER, batch_generate, probs_of
 from nanogpt.serving.constraints import Constraints
 from nanogpt.speculative import Draft
 from nanogpt.targets.fused import FusedLanguageModel
@@ -66,18 +67,6 @@ class Engine:
     takes: Collection[str] = ()
 
 
-def one_by_one(decode: Callable[..., Generation]) -> Callable[..., list[Generation]]:
-    """A decoder of one text as one of several, with the arguments of batch_generate."""
-
-    def generate(target, draft, prompts, n, K, sampling, rngs, **asked):
-        pairs = zip(prompts, rngs, strict=True)
-        return [
-            decode(target, draft, prompt, n, K, sampling, rng, **asked) for prompt, rng in pairs
-        ]
-
-    return generate
-
-
 class Known(Draft):
     """A draft whose q after each context is asked for once, whatever text it comes up in.
 
@@ -97,6 +86,21 @@ class Known(Draft):
     def fresh(self) -> Known:
         """The same for another text, which knows what this one does."""
         return Known(self.draft.fresh(), self.known)
+
+
+def of_known(drafts: Sequence[Known], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """What each says; what nobody knows is asked for at once."""
+    new = {}
+    for draft, context in zip(drafts, contexts, strict=True):
+        if (key := tuple(context)) not in draft.known:
+            new[key] = draft
+    said = probs_of([draft.draft for draft in new.values()], [*new])
+    for (key, draft), q in zip(new.items(), said, strict=True):
+        draft.known[key] = q
+    return [x.known[tuple(context)] for x, context in zip(drafts, contexts, strict=True)]
+
+
+TOGETHER[Known] = of_known
 
 
 def plain_generate(target, draft, prompt, n, K, sampling, rng) -> Generation:
@@ -145,12 +149,12 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
         )
     target, _ = target_of(bug)
     kind = "chain" if bug is None else BUGS[bug - 1].decoder
-    takes = TAKEN if bug is None or kind == "constrained" else ()
+    takes = TAKEN if kind == "constrained" or bug is None else ()
     decode = batch_generate
     if bug is not None:
+        kind = "batch" if bug == 71 else kind  # it shows there too, and sooner
         batch = kind in ("batch", "paged", "server", "learning", "budget")
-        decode = mutant(BUGS[bug - 1])
-        decode = decode if batch else one_by_one(decode)
+        decode = mutant(dataclasses.replace(BUGS[bug - 1], decoder=kind), each=not batch)
     counts = Counter(passes=0, drafted=0, accepted=0)
 
     def mode(decode, draft) -> Generate:

@@ -97,7 +97,10 @@ CONTROLS = (
 )
 SAMPLES = 1000
 AT_ONCE = 100  # samples in a call
-EARLY = 1e-4  # of the level, for a look after the first call (a third, for the rarest of cells)
+# After so many samples there is a look before the last one, at a share of the level: a small one
+# (for the rarest of cells) after the first call, and again while a control is not seen.
+LOOKS = {AT_ONCE: 1e-4}
+MORE_LOOKS = {AT_ONCE: 1e-4, 4 * AT_ONCE: 0.2, 7 * AT_ONCE: 0.2}
 
 
 def rules_of(tokenizer: CharTokenizer) -> dict[str, Constraints]:
@@ -272,6 +275,7 @@ class Plan(NamedTuple):
     samples: int = SAMPLES
     seed: int = 0
     level: float = LEVEL
+    looks: Mapping[int, float] = LOOKS
 
 
 def samples_of(
@@ -343,20 +347,20 @@ def depth(K: int | None) -> int:
 def audit_samples(row: Row, setting: str, generate: Generate, plan: Plan, bar: tqdm) -> None:
     """Fill in the row's tests of one setting's samples. Raises Refused if one of them fails.
 
-    They are looked at twice, and the level is divided between the looks: what EARLY of it refuses
-    after the first call is not asked for more.
+    They are looked at now and then, and the level is divided between the looks: what a share of it
+    refuses is not asked for more.
     """
     n, rules = depth(row.K), plan.truth.rules.get(setting)
     sampling = SETTINGS.get(setting, Sampling())
     asked = generate if rules is None else functools.partial(generate, constraints=rules)
+    early = {at: share for at, share in plan.looks.items() if at < plan.samples}
+    shares = early | {plan.samples: 1 - sum(early.values())}
     for made in samples_of(asked, plan, n, sampling, bar):
-        done = len(made) == plan.samples
-        if done or len(made) == AT_ONCE:
-            level = plan.level * (1 - EARLY if done else EARLY)
-            said = look(row, setting, made, plan, level)
+        if share := shares.get(len(made)):
+            said = look(row, setting, made, plan, plan.level * share)
             if said:
                 bar.update(plan.samples - len(made))
-                raise Refused(said + f", in {len(made):,} samples" * (not done))
+                raise Refused(said + f", in {len(made):,} samples" * (len(made) in early))
 
 
 def look(row: Row, setting: str, made: Tensor, plan: Plan, level: float) -> str:
@@ -420,7 +424,7 @@ def audit(engine: Engine, plan: Plan, K: int = 4, progress: bool = False) -> Rep
     those are asked that the engine takes.
     Raises ValueError if the samples are too few for a test.
     """
-    truth, settings, samples, seed, level = plan
+    truth, settings, samples, seed, level, _ = plan
     power = powers(truth.exact, truth.other, samples, level)
     jointly = [*truth.exact.values()][-1]
     chance = compare(draws(jointly, samples, seed), truth.exact)
@@ -476,12 +480,14 @@ class Lines(tqdm):
 def controls(plan: Plan, K: int, progress: bool = False) -> list[Row]:
     """Samples of our own decoder, wrong: those of CONTROLS whose rules are among the settings."""
     wrong = [each for each in CONTROLS if each[-1] in plan.settings]
+    truth = dataclasses.replace(plan.truth, greedy=[])  # they are refused by their samples
     rows = []
     with Lines(total=len(wrong) * plan.samples, unit="sample", disable=not progress) as bar:
         for name, bug, setting in wrong:
             bar.set_description(f"control: {name}", refresh=False)
             engine = open_nanogpt(Path(), K, bug)
-            row = audit_mode(engine, "draft", K, plan._replace(settings=(setting,)), bar)
+            asked = plan._replace(truth=truth, settings=(setting,), looks=MORE_LOOKS)
+            row = audit_mode(engine, "draft", K, asked, bar)
             rows.append(dataclasses.replace(row, mode=name))
     return rows
 

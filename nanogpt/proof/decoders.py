@@ -51,6 +51,18 @@ def decoder(draft: Callable | None = None, **steps: Callable) -> Decoder:
     return functools.partial(speculative_generate, steps=replace(CHAIN, **steps))
 
 
+def one_by_one(decode: Callable[..., Generation]) -> Callable[..., list[Generation]]:
+    """A decoder of one text as one of several, with the arguments of batch_generate."""
+
+    def generate(target, draft, prompts, n, K, sampling, rngs, **asked):
+        pairs = zip(prompts, rngs, strict=True)
+        return [
+            decode(target, draft, prompt, n, K, sampling, rng, **asked) for prompt, rng in pairs
+        ]
+
+    return generate
+
+
 def tree_decoder(siblings: str, widths: Sequence[int] = (2, 1), **steps: Callable) -> Decoder:
     """`tree_generate` with speculative_generate's arguments: K is the depth of the tree.
 

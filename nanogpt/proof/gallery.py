@@ -113,10 +113,15 @@ def twin(thing, modules: dict, made: dict | None = None):
     return new
 
 
-def mutant(bug: Bug) -> Decoder:
-    """A decoder with the bug in it: the package served a second time, with the one edit."""
+def mutant(bug: Bug, each: bool = False) -> Decoder:
+    """A decoder with the bug in it: the package served a second time, with the one edit.
+
+    each: of several texts, one by one.
+    """
     modules = served(bug)
-    decode = modules[f"{SECOND}.proof.decoders"].KINDS[bug.decoder].decoder
+    decoders = modules[f"{SECOND}.proof.decoders"]
+    decode = decoders.KINDS[bug.decoder].decoder
+    decode = decoders.one_by_one(decode) if each else decode
     models = weakref.WeakKeyDictionary()  # the twin of each target, made once
 
     def target_of(target):

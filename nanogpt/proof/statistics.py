@@ -163,14 +163,15 @@ def chi_squared(counts: dict, exact: dict, n: int) -> tuple[float, int]:
     Outcomes expected fewer than 5 times are put into one cell. If even those together are expected
     fewer than 5 times, they are left out; χ² is infinite if they came far more often than that.
     """
-    rare_seen = rare_expected = statistic = 0.0
-    cells = 0
-    for x in counts.keys() | exact.keys():
-        seen, expected = counts.get(x, 0), n * exact.get(x, 0.0)
-        if expected < 5:
-            rare_seen, rare_expected = rare_seen + seen, rare_expected + expected
+    often, rare_expected = {}, 0.0
+    for x, p in exact.items():
+        if n * p < 5:
+            rare_expected += n * p
         else:
-            statistic, cells = statistic + (seen - expected) ** 2 / expected, cells + 1
+            often[x] = n * p
+    rare_seen = sum(seen for x, seen in counts.items() if x not in often)
+    statistic = sum((counts.get(x, 0) - expected) ** 2 / expected for x, expected in often.items())
+    cells = len(often)
     if rare_expected >= 5:
         statistic, cells = statistic + (rare_seen - rare_expected) ** 2 / rare_expected, cells + 1
     elif rare_seen > 5 + 10 * rare_expected:
@@ -231,11 +232,15 @@ def of_pairs(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, fl
     expected = torch.zeros(G, C, dtype=rows.dtype).index_add_(0, group, rows)
     square = (rows**2).sum(-1)
     itself = square - 2 * (rows**3).sum(-1) + square**2  # tr C², where C = diag(p) - p pᵀ
-    variance, largest = -2 * float(itself.sum()), 0.0
+    variance, largest, found = -2 * float(itself.sum()), 0.0, []
     for some in rows[group.argsort()].split(torch.bincount(group, minlength=G).tolist()):
-        covariance = torch.diag(some.sum(0)) - some.T @ some
-        variance += 2 * float((covariance**2).sum())
-        largest = max(largest, float(torch.linalg.eigvalsh(covariance)[-1]))
+        found.append(torch.diag(some.sum(0)) - some.T @ some)
+        variance += 2 * float((found[-1] ** 2).sum())
+    # No eigenvalue is above twice the largest variance: what is beside it in its row sums to it.
+    most = [2 * float(covariance.diagonal().max()) for covariance in found]
+    for bound, covariance in sorted(zip(most, found, strict=True), key=lambda x: -x[0]):
+        if bound > largest:
+            largest = max(largest, float(torch.linalg.eigvalsh(covariance)[-1]))
     variance = max(variance, 2 * LEAST**2)  # where all is nearly certain, a pair is no proof
     scale = largest + 0.5
     freedom = variance / (2 * scale**2)

@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length
-from nanogpt.drafts.protocol import lifted
+from nanogpt.drafts.protocol import Chain, lifted
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.constraints import Constraints, Reply, for_pass
-from nanogpt.speculative import Draft, Steps, check_vocabulary
-from nanogpt.trees.loop import TREE, check_target, commit, with_unread
+from nanogpt.serving.constraints import Constraints, Obedient, Reply, RowSampling, for_pass, ruled
+from nanogpt.speculative import Draft, Steps, check_vocabulary, draft_chain
+from nanogpt.trees.loop import TREE, check_target, commit, propose_tree, with_unread
 from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side, tree_mask
 
 
@@ -60,9 +61,15 @@ def probs_of_rows(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """
     p = torch.full(logits.shape, torch.nan, dtype=torch.float64)
     sound = logits.amax(-1).isfinite().all(-1)  # (B,): amax of a NaN is NaN
-    for sampling in set(samplings):
-        its = [b for b, one in enumerate(samplings) if one == sampling and sound[b]]
-        p[its] = sampling.probs(logits[its])
+    shared: dict[Hashable, list[int]] = {}
+    for b, one in enumerate(samplings):
+        if sound[b]:
+            shared.setdefault(one.alike if isinstance(one, RowSampling) else one, []).append(b)
+    for its in shared.values():
+        own, rows = samplings[its[0]], logits[its]
+        if isinstance(own, RowSampling):
+            rows, own = ruled([samplings[b] for b in its], rows), own.sampling  # type: ignore[misc]
+        p[its] = own.probs(rows)
     return p
 
 
@@ -115,13 +122,115 @@ class Seat(NamedTuple):
     steps: Steps = TREE
 
 
+# Guesses
+
+
+class Read(NamedTuple):
+    """A draft's own view of a text, as verify_batch takes it."""
+
+    tokens: Sequence[int]
+    unread: Sequence[int]
+    past_kvs: KVCache | None
+
+    @property
+    def cache_length(self) -> int:
+        """How many of the tokens are cached."""
+        return len(self.tokens) - 1 - len(self.unread)
+
+
+def of_transformers(
+    drafts: Sequence[TransformerDraft], contexts: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """What each says, one pass for all that are of one model."""
+    said: dict[int, Tensor] = {}
+    for model in {draft.model for draft in drafts}:
+        its = [b for b, draft in enumerate(drafts) if draft.model is model]
+        new = [drafts[b].begin(contexts[b]) for b in its]
+        views = [
+            Read(drafts[b].tokens, unread[:-1], drafts[b].past_kvs)
+            for b, unread in zip(its, new, strict=True)
+        ]
+        B, no_guess = len(its), Tree.empty(model.config.vocab_size)
+        read = verify_batch(model, views, [no_guess] * B, [Sampling()] * B)  # type: ignore[arg-type]
+        for b, (q, _, drafts[b].past_kvs) in zip(its, read, strict=True):
+            said[b] = q[0]
+    return [said[b] for b in range(len(drafts))]
+
+
+def of_obedient(drafts: Sequence[Obedient], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """What each says under its rules, which many may share."""
+    qs = [draft.alone(context) for draft, context in zip(drafts, contexts, strict=True)]
+    asked = [b for b, q in enumerate(qs) if q is None]
+    said = probs_of([drafts[b].draft for b in asked], [contexts[b] for b in asked])
+    alike: dict[tuple, list[tuple[int, Tensor]]] = {}
+    for b, q in zip(asked, said, strict=True):
+        reply = drafts[b].reply
+        alike.setdefault((id(reply.constraints), reply.prompt), []).append((b, q))
+    for (_, prompt), each in alike.items():
+        rules = drafts[each[0][0]].reply.constraints
+        pasts = [drafts[b].past(contexts[b]) for b, _ in each]
+        ruled = rules.ruled(torch.stack([q for _, q in each]), pasts, prompt)
+        for (b, _), q in zip(each, ruled, strict=True):
+            qs[b] = q
+    return qs  # type: ignore[return-value]  # none of them is None now
+
+
+# How drafts of a kind say at once what each says after a context: (drafts, contexts) -> q of each.
+TOGETHER: dict[type, Callable] = {TransformerDraft: of_transformers, Obedient: of_obedient}
+
+
+def probs_of(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """q (V,) of each draft after its own context; of a kind that is in TOGETHER, at once."""
+    kinds = {type(draft) for draft in drafts}
+    if len(kinds) == 1 and len(drafts) > 1 and (at_once := TOGETHER.get(*kinds)):
+        return at_once(drafts, contexts)
+    return [draft.get_probs(context) for draft, context in zip(drafts, contexts, strict=True)]
+
+
+def guesses(seats: Sequence[tuple[Seat, int]]) -> list[Tree]:
+    """What each seat drafts, at most so deep.
+
+    Chains of drafts that can be asked at once are drawn a token at a time, side by side: a guess
+    costs one pass of the draft, and not one for each text. Each text draws from its own source, in
+    the order that it would alone.
+    """
+    side, trees = {}, {}
+    for b, (x, most) in enumerate(seats):
+        own = drawn_by_token(x) if len(seats) > 1 else None
+        if own is None:
+            trees[b] = x.steps.draft(x.draft, x.text, most, x.sampling, x.rng)
+        else:
+            side[b] = own, min(x.draft.K, most, x.text.room), list(x.text.tokens), []
+    while going := [b for b, (_, K, _, qs) in side.items() if len(qs) < K]:
+        said = probs_of([side[b][0] for b in going], [side[b][2] for b in going])
+        for b, q in zip(going, said, strict=True):
+            x, (_, _, tokens, qs) = seats[b][0], side[b]
+            qs.append(x.sampling.of_probs(q))
+            tokens.append(x.rng.categorical(qs[-1]))
+    for b, (own, _, tokens, qs) in side.items():
+        q = torch.stack(qs) if qs else torch.empty(0, own.vocab_size).double()
+        trees[b] = Tree.chain(tokens[len(tokens) - len(qs) :], q)
+    return [trees[b] for b in range(len(seats))]
+
+
+def drawn_by_token(seat: Seat) -> Draft | None:
+    """The seat's own draft, if it draws chains token by token and its kind is in TOGETHER."""
+    chain = seat.draft
+    if not (isinstance(chain, Chain) and chain.step is draft_chain):
+        return None
+    if seat.steps.draft is not propose_tree:
+        return None
+    own = seat.text.memory(chain, chain.draft.fresh)
+    return own if type(own) in TOGETHER else None
+
+
 @torch.inference_mode()
 def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
     """One round of every text: each drafts, one pass verifies all, each keeps what it accepts."""
     for seat in seats:
         seat.text.restart_if_full()
     texts = [seat.text for seat in seats]
-    trees = [x.steps.draft(x.draft, x.text, x.text.room, x.sampling, x.rng) for x in seats]
+    trees = guesses([(x, x.text.room) for x in seats])
     samplings = [
         for_pass(x.text, x.sampling, tree, skip=len(x.text.unread))
         for x, tree in zip(seats, trees, strict=True)

@@ -124,13 +124,16 @@ class Constraints:
         if not (self.change_logits and pasts):
             return logits.double()
         changed = logits.double().numpy().copy()
-        for row, past in zip(changed, pasts, strict=True):
+        if (self.presence, self.frequency, self.repetition) != (0, 0, 1):
+            counts = np.zeros_like(changed)
+            for row, past in zip(counts, pasts, strict=True):
+                row[list(past.counts)] = [*past.counts.values()]
             if self.repetition != 1:
-                seen = list({*prompt, *past.counts})
-                row[seen] *= np.where(row[seen] > 0, 1 / self.repetition, self.repetition)
-            came, counts = list(past.counts), np.array([*past.counts.values()], float)
-            row[came] -= self.frequency * counts + self.presence
-            row[list(self.bias)] += [*self.bias.values()]
+                seen = counts > 0
+                seen[:, list(prompt)] = True
+                changed[seen] *= np.where(changed[seen] > 0, 1 / self.repetition, self.repetition)
+            changed -= self.frequency * counts + self.presence * (counts > 0)
+        changed[:, list(self.bias)] += [*self.bias.values()]
         if self.grammar is not None:
             allowed = self.grammar.allowed[[past.state for past in pasts]]  # (R, V)
             changed = np.where(allowed, changed, -np.inf)
@@ -138,6 +141,19 @@ class Constraints:
             least = changed.max(-1, keepdims=True) + math.log(self.min_p)
             changed = np.where(changed >= least, changed, -np.inf)
         return torch.from_numpy(changed)
+
+    def ruled(self, q: Tensor, pasts: Sequence[Past], prompt: Collection[int] = ()) -> Tensor:
+        """What the rules make of a draft's q (R, V), each row after its own past.
+
+        All that are allowed are as likely where the draft has none of them.
+        """
+        changed = self.logits(q.log(), pasts, prompt)
+        none = ~changed.amax(-1).isfinite()  # (R,)
+        if none.any():
+            states = [past.state for past in pasts]
+            allowed = self.grammar.allowed[states] if self.grammar else np.ones(q.shape, bool)
+            changed[none] = torch.from_numpy(np.where(allowed, 0.0, -np.inf))[none]
+        return changed.softmax(-1)
 
     def ended(self, past: Past) -> bool:
         """Whether the grammar is over: the reply matches, and nothing may follow."""
@@ -184,17 +200,39 @@ class RowSampling:
 
         Rows before them, and those after, are sampled without constraints.
         """
+        rows = logits.detach().cpu().flatten(0, -2)
+        return self.sampling.probs(ruled([self], rows[None])[0]).reshape(logits.shape)
+
+    @property
+    def alike(self) -> tuple:
+        """What is the same for all whose rows can be ruled at once."""
+        return self.sampling, id(self.reply.constraints), self.reply.prompt
+
+    @property
+    def pasts(self) -> list[Past]:
+        """The past of the current token's row, and of each node's."""
         reply, rules = self.reply, self.reply.constraints
         pasts = [reply.past]
         if self.tree is not None:
             for token, parent in zip(self.tree.tokens, self.tree.parents, strict=True):
                 pasts.append(rules.after(pasts[parent + 1], token))
-        rows = logits.detach().cpu().double().flatten(0, -2)
-        own = rows[self.skip : self.skip + len(pasts)]  # none of them in a part of a prompt
-        reply.said = own.log_softmax(-1)
-        ruled = rules.logits(own, pasts[: len(own)], reply.prompt)
-        rows = torch.cat([rows[: self.skip], ruled, rows[self.skip + len(own) :]])
-        return self.sampling.probs(rows).reshape(logits.shape)
+        return pasts
+
+
+def ruled(samplings: Sequence[RowSampling], logits: Tensor) -> Tensor:
+    """logits (B, R, V) of B passes -> what the rules that they share make of them, float64."""
+    B, R, V = logits.shape
+    rules, prompt = samplings[0].reply.constraints, samplings[0].reply.prompt
+    changed, at, pasts = logits.double().flatten(0, 1).clone(), [], []
+    for b, x in enumerate(samplings):
+        its = x.pasts[: R - x.skip]  # none of them in a part of a prompt
+        own = slice(b * R + x.skip, b * R + x.skip + len(its))
+        if rules.logprobs:
+            x.reply.said = changed[own].log_softmax(-1)
+        at += range(own.start, own.stop)
+        pasts += its
+    changed[at] = rules.logits(changed[at], pasts, prompt)
+    return changed.reshape(B, R, V)
 
 
 def for_pass(text: ReadText, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling:
@@ -246,17 +284,17 @@ class Obedient(Draft):
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,), float64; all equal among the tokens allowed where the draft has none of them."""
-        rules, past = self.reply.constraints, self.past(context)
-        allowed = np.ones(self.vocab_size, bool)
-        if rules.grammar is not None:
-            allowed = rules.grammar.allowed[past.state]
-        if allowed.sum() == 1:
-            return torch.from_numpy(allowed.astype(float))
-        said = self.draft.get_probs(context).log()[None]
-        ruled = rules.logits(said, [past], self.reply.prompt)[0]
-        if not ruled.amax().isfinite():
-            return torch.from_numpy(allowed / allowed.sum())
-        return ruled.softmax(-1)
+        if (q := self.alone(context)) is not None:
+            return q
+        said, reply = self.draft.get_probs(context)[None], self.reply
+        return reply.constraints.ruled(said, [self.past(context)], reply.prompt)[0]
+
+    def alone(self, context: Sequence[int]) -> Tensor | None:
+        """q (V,) where one token alone may come."""
+        if (grammar := self.reply.constraints.grammar) is None:
+            return None
+        allowed = grammar.allowed[self.past(context).state]
+        return torch.from_numpy(allowed.astype(float)) if allowed.sum() == 1 else None
 
 
 class Reply(ReadText):
