@@ -56,6 +56,7 @@ from nanogpt.proof.statistics import chi_squared, chi_squared_limit
 from nanogpt.proof.toys import SelfDraft, TableDraft
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate, verify_batch
+from nanogpt.serving.constraints import Constraints
 from nanogpt.speculative import (
     accept_reject,
     draft_tokens,
@@ -529,7 +530,13 @@ def asked_otherwise(decode=batch_generate, **other):
 
 @pytest.mark.parametrize(
     "other",
-    [{"stop_token": None}, {"samplings": Sampling()}, {"rngs": None}, {"max_new_tokens": 9}],
+    [
+        {"stop_token": None},
+        {"samplings": Sampling()},
+        {"rngs": None},
+        {"max_new_tokens": 9},
+        {"constraints": Constraints()},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_whatever_a_row_asks_for_is_its_own(other):
@@ -537,8 +544,8 @@ def test_whatever_a_row_asks_for_is_its_own(other):
 
 
 def test_requests_are_of_every_kind():
-    """Among twelve batches: stops that come and none, all samplings, all K, texts past a window."""
-    requests = [request for case in range(12) for request in random_requests(case)]
+    """Of six batches: stops that come and none, all samplings, all K, texts past a window."""
+    requests = [request for case in range(4, 30, 5) for request in random_requests(case)]
     prompts, lengths, Ks, samplings, seeds, stops = zip(*requests, strict=True)
     assert {None} < set(stops) and 0 < stops.count(None) < len(stops) - 3
     assert len(set(samplings)) == 5 and set(Ks) == {1, 2, 3, 4}
@@ -600,8 +607,8 @@ def test_what_rounds_say_of_themselves_is_looked_at():
 def test_each_row_is_compared_on_both_forms_and_with_trees(kind):
     """An error that only one form of the target has, or only a tree, is seen."""
 
-    def generate(target, draft, *args):
-        made = batch_generate(target, draft, *args)
+    def generate(target, draft, *args, **named):
+        made = batch_generate(target, draft, *args, **named)
         off = isinstance(*{"fused": (target, FusedLanguageModel), "tree": (draft, Grown)}[kind])
         return [dataclasses.replace(x, tokens=x.tokens[::-1]) for x in made] if off else made
 
@@ -651,4 +658,4 @@ def test_preempted_texts_are_compared_greedily_as_well():
             made[2] = dataclasses.replace(made[2], tokens=made[2].tokens[::-1])
         return made
 
-    refuses(check_preemption, generate, "row 2 of a server with 20 places for 4 texts is")
+    refuses(check_preemption, generate, "row 2 of 4, in 20 places")

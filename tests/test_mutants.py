@@ -296,7 +296,7 @@ REJECTED = "row < len(done.draft_probs) and token != done.candidates[row]"
          "            if hasattr(self, 'past'):\n                self.past = type(self.past)()\n",
          "under all of them"),  # a grammar that begins anew with the window
         ("stops", "serving/constraints", "found(self.tokens[self.n_prompt :])",
-         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "by what comes first in"),
+         "found(self.tokens[-1 - self.rows_of(done).index(row) :])", "by what comes first"),
         ("stops", "serving/constraints",
          "                del self.raw[found:], self.processed[found:]\n",
          "", r"rows of log p come with"),  # vllm#47616
@@ -317,42 +317,150 @@ def test_the_checks_of_promises_see(check, module, old, new, message):
         PROMISE_CHECKS[check](mutant(wrong))
 
 
-FOUND = "            found = self.constraints.found(self.tokens[self.n_prompt :])\n"
-HIDDEN = FOUND + "            found = found if not ({}) else None\n"
-OVER = "self.constraints.ended(self.past):\n                self.finish_reason = "
-TOKEN = 'if new[-1] == self.stop_token else "length"'
-LAST, FULL = "len(self.tokens) == self.end", "done.position + row + 1 == self.block_size"
-ENDS = {  # what ends a reply, and what hides it there
-    "token, budget": (TOKEN, TOKEN.replace("self.stop_token", f"self.stop_token and not {LAST}")),
-    "token, string": ("self.take_tokens(new, done)", "self.take_tokens(done.emitted, done)"),
-    "string, budget": (FOUND, HIDDEN.format(LAST)),
-    "string, token": (FOUND, HIDDEN.format("token == self.stop_token")),
-    "string, grammar": (FOUND, HIDDEN.format("self.constraints.ended(self.past)")),
-    "string, window": (FOUND, HIDDEN.format(FULL)),
-    "string, string": ("max(ends)", "ends[0]"),
-    "grammar, budget": (OVER, OVER + f'"length" if found is None and {LAST} else '),
-    "grammar, window": ("self.constraints.ended(self.past):",
-                        f"(self.constraints.ended(self.past) and not {FULL}):"),
+MEETS = """        here, reply, past = "", self.tokens[self.n_prompt :], self.past
+        for row, token in enumerate(done.emitted):
+            reply, past = [*reply, token], self.constraints.after(past, token)
+            here += "token " * (token == self.stop_token)
+            here += "string " * (self.constraints.found(reply) is not None)
+            here += "grammar " * self.constraints.ended(past)
+            here += "budget " * (self.n_prompt + len(reply) == self.end)
+            here += "window " * (done.position + row + 1 == self.block_size)
+        if SHARED[0] == {rows} and "{one}" in here and "{other}" in here:
+            {hide}
+        SHARED[1] = 0
+        before = len(self.tokens)
+"""  # of a round of {rows} rows, one thing that is in it is hidden by another that is
+COUNTED = (
+    ("def for_pass(", "SHARED = [1, 0]  # rows of this pass\n\n\ndef for_pass("),
+    (
+        "    if isinstance(text, Reply) and",
+        "    SHARED[:] = [SHARED[1] + 1] * 2\n    if isinstance(text, Reply) and",
+    ),
+)
+HIDE = {
+    "token": "self.stop_token = None",
+    "string": "self.constraints = replace(self.constraints, stop=())",
+    "grammar": "self.constraints = replace(self.constraints, grammar=None)",
+    "budget": "self.end += 1",
+}
+MEETINGS = [
+    (one, other)
+    for one in ("token", "string", "grammar")
+    for other in (*HIDE, "window")
+    if one != other
+] + [("budget", "window")]
+MEETINGS = [
+    pytest.param(*ends, decoder, rows, marks=() if i % 5 + 1 == rows * (i % 2 == odd) else WIDE)
+    for i, ends in enumerate(MEETINGS) for odd, decoder in enumerate(("batch", "server"))
+    for rows in range(1, 6)
+] + [(*ends, "constrained", 1) for ends in MEETINGS]  # fmt: skip
+
+
+def put(module, old, new, decoder, also=()):
+    """A bug of no number."""
+    return dataclasses.replace(BUGS[53], module=f"serving/{module}", old=old, new=new,
+                               decoder=decoder, also=also)  # fmt: skip
+
+
+@pytest.mark.parametrize("one, other, decoder, rows", MEETINGS)
+def test_no_end_of_a_reply_hides_another(one, other, decoder, rows):
+    new = MEETS.format(one=one, other=other, rows=rows, hide=HIDE[one])
+    wrong = put("constraints", "        before = len(self.tokens)\n", new, decoder, COUNTED)
+    with pytest.raises(AssertionError, match=r"what comes first|, not '|instead of"):
+        ALL_CHECKS["stops" if decoder == "constrained" else "alone"](mutant(wrong))
+
+
+def test_the_longest_of_two_stop_strings_goes():
+    with pytest.raises(AssertionError, match="by what comes first"):
+        PROMISE_CHECKS["stops"](mutant(put("constraints", "max(ends)", "ends[0]", "constrained")))
+
+
+@pytest.mark.parametrize(
+    "decoder, check, module, old, new",
+    [
+        ("batch", "alone", "constraints", "found(self.tokens[self.n_prompt :])",
+         "found(self.tokens[max(self.n_prompt, self.start) :])"),
+        *(("batch", "alone", "batch", "        seat.text.restart_if_full()\n    texts",
+           "        if seat.text.position == seat.text.block_size:\n            seat.text." + lost +
+           "\n        seat.text.restart_if_full()\n    texts")
+          for lost in ("past = type(seat.text.past)()", "raw.clear()")),
+        ("server", "alone", "server", "                request.restart_if_full()\n      ",
+         "                request.past = type(request.past)()\n"
+         "                request.restart_if_full()\n      "),
+        *(("server", "preemption", "server", "        request.tree, request.preempted",
+           f"        request.{lost}\n        request.tree, request.preempted")
+          for lost in ("past = type(request.past)()", "raw.clear()")),
+    ],
+)  # fmt: skip
+def test_what_a_reply_knows_outlives_its_context(decoder, check, module, old, new):
+    with pytest.raises(AssertionError):
+        SERVING_CHECKS[check](mutant(put(module, old, new, decoder)))
+
+
+VERIFIED, PASS = "    ends = [P + len(own)", "    streams, new_kvs = target"
+BATCH, SERVER = (
+    "    for seat in seats:\n        seat.text.rest",
+    "        if batch:\n            parts",
+)
+BATCH_AFTER = "    for seat, tree, (p, hidden, new_kvs) in zip("
+SERVER_AFTER = "            for (request, n), (p, hidden, new_kvs) in zip(batch"
+TURN = """if len({pass_}) == {{rows}}:
+    own = [{owners} in {pass_}]
+    for x, y in zip(own, [({field}) for x in [*own[1:], own[0]]]):
+        {field} = {kept}
+"""
+
+
+def turned(field, place, kept="y"):
+    """Each row of a pass has what is the next one's."""
+    batch, indent = "seat" in place, " " * (len(place) - len(place.lstrip(" ")))
+    names = ("seats", "x.text for x") if batch else ("batch", "x for x, _")
+    lines = TURN.format(field=field, kept=kept, pass_=names[0], owners=names[1]).splitlines()
+    return "batch" if batch else "server", place, "".join(f"{indent}{x}\n" for x in lines) + place
+
+
+MIXED = {  # what is another row's, where {rows} of them share a pass
+    **{("batch", x): ("batch", place, f"    {x} = {x}.roll(1, 0) if len(texts) == {{rows}} else {x}"
+                      f"\n{place}")
+       for x, place in {"p": VERIFIED, "idx": PASS, "pos": PASS, "hidden": VERIFIED}.items()},
+    ("batch", "cache"): ("batch", "0, place]  #",
+                         "0, place.roll(1, 0) if len(caches) == {rows} else place]  #"),
+    ("batch", "new cache"): (
+        "batch", "        for own in [(slice(b",
+        "        for b in [(b + 1) % {rows} if len(lengths) == {rows} else b]\n"
+        "        for own in [(slice(b"),
+    **{("batch", x): ("batch", BATCH, "    if len(seats) == {rows}:\n        seats = [x._replace("
+                      f"{x}=y.{x}) for x, y in zip(seats, [*seats[1:], seats[0]])]\n{BATCH}")
+       for x in ("draft", "sampling", "rng")},
+    **{("server", x): turned(f"x.{x}", SERVER) for x in ("sampling", "rng", "steps")},
+    **{(decoder, x): turned(f"x.{x}", place) for x in ("stop_token", "past")
+       for decoder, place in (("batch", BATCH), ("server", SERVER))},
+    **{(decoder, "rules"): turned("x.constraints, x.past", place)
+       for decoder, place in (("batch", BATCH), ("server", SERVER))},
+    **{(decoder, "end"): turned("x.end", place, "max(y, len(x.tokens) + 1)")
+       for decoder, place in (("batch", BATCH), ("server", SERVER))},
+    **{(decoder, x): turned(f"x.{x}", place) for x in ("raw", "processed")
+       for decoder, place in (("batch", BATCH_AFTER), ("server", SERVER_AFTER))},
+    **{(decoder, "said"): turned("x.said", place, "y if y.shape == x.said.shape else x.said")
+       for decoder, place in (("batch", BATCH_AFTER), ("server", SERVER_AFTER))},
 }  # fmt: skip
+MIXED["server", "hidden"] = MIXED.pop(("batch", "hidden"))  # its draft reads
+MIXED["budget", "p"] = MIXED["batch", "p"]
 
 
-@pytest.mark.parametrize("old, new", ENDS.values(), ids=ENDS)
-def test_no_end_of_a_reply_hides_another(old, new):
-    wrong = dataclasses.replace(
-        BUGS[71], module="serving/constraints", old=old, new=new, decoder="constrained"
-    )
-    with pytest.raises(AssertionError, match=r"by what comes first in|not 'stop'"):
-        PROMISE_CHECKS["stops"](mutant(wrong))
-
-
-@pytest.mark.parametrize("rows", [2, 3, 4, 5])
-@pytest.mark.parametrize("decoder", ["batch", "budget"])
-def test_rows_that_are_mixed_up_are_seen_however_many_share_a_pass(decoder, rows):
-    line = "    ends = [P + len(own)"
-    mixed = f"    p = p.roll(1, 0) if len(texts) == {rows} else p\n{line}"
-    wrong = dataclasses.replace(BUGS[53], old=line, new=mixed, also=(), decoder=decoder)
-    with pytest.raises(AssertionError, match="from that of the text alone"):
-        SERVING_CHECKS["ragged"](mutant(wrong))
+@pytest.mark.parametrize(
+    "decoder, what, rows",
+    [
+        pytest.param(*case, rows, marks=() if i % 4 + 2 == rows else WIDE)
+        for i, case in enumerate(MIXED) for rows in range(2, 6)
+    ],
+)  # fmt: skip
+def test_rows_that_are_mixed_up_are_seen_however_many_share_a_pass(decoder, what, rows):
+    module, old, new = MIXED[decoder, what]
+    wrong = put(module, old, new.replace("{rows}", str(rows)), decoder)
+    check = {"budget": "ragged"}.get(decoder, "memory" if what == "hidden" else "alone")
+    with pytest.raises(AssertionError):
+        SERVING_CHECKS[check](mutant(wrong))
 
 
 def test_a_block_that_was_published_too_early_misleads_another_text():

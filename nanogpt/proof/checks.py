@@ -427,17 +427,22 @@ def check_incremental(generate: Decoder, n: int = 40, K: int = 3) -> None:
     for layers in (None, (1, 2, 3)):
         head, text = random_head(target, layers), [0, 1, 2]
         made = generate(target, head, text, n, K, Sampling(), RandomSource(1))
-        for i, r in enumerate(made.rounds):
-            known = text[-1 - r.position :]
-            for j, q in enumerate(r.draft_probs):
-                right = forced_q(head, target, known, r.candidates[:j])
-                off = float((q - right).abs().max())
-                read = f"layers {layers}" if layers else "hidden states"
-                assert off < 1e-9, (
-                    f"round {i}, guess {j + 1}, on {read}, {r.position} tokens cached: q is off "
-                    f"by {off:.1e} from what the head makes of the target's true features"
-                )
-            text = text + r.emitted
+        true_features(
+            head, target, text, made, f"on layers {layers}" if layers else "on hidden states"
+        )
+
+
+def true_features(head, target, text: list[int], made: Generation, where: str) -> None:
+    """Raise AssertionError unless each q is what the head makes of the target's true features."""
+    for i, r in enumerate(made.rounds):
+        known = text[-1 - r.position :]
+        for j, q in enumerate(r.draft_probs):
+            off = float((q - forced_q(head, target, known, r.candidates[:j])).abs().max())
+            assert off < 1e-9, (
+                f"round {i}, guess {j + 1}, {where}, {r.position} tokens cached: q is off by "
+                f"{off:.1e} from what the head makes of the target's true features"
+            )
+        text = text + r.emitted
 
 
 def check_pinned_alpha(generate: Decoder, n: int = 300, K: int = 3) -> None:

@@ -153,6 +153,50 @@ def reply_of(
     return list(free[:n]), "length"
 
 
+@functools.cache
+def endings() -> list[tuple]:
+    """Requests that are told to end in every order, and how they do at temperature 0.
+
+    Each is the place where it ends, a draft that is its target, prompt, max_new_tokens, stop token,
+    constraints; and the reply, and why it ends. The last two are of another text than the others.
+    """
+    # Of greedy texts: five tokens that differ, the context restarting after the third; a long one.
+    prompts, places = {89: [5, 6, 0, 1, 2, 3], 48: [0, 1]}, (2, 3, 4)
+    asked = itertools.product((3, 5), (1, *places), places, (1, *places))
+    cases = sorted({(89, n, *(min(place, n) for place in at)) for n, *at in asked})  # n: never
+    cases += [(48, 4, 1, 3, 9), (48, 22, 99, 16, 99)]
+    requests, grammars = [], {over: Grammar(f".{{{over + 1}}}", "abcdefg") for over in (1, *places)}
+    itself = {seed: SelfDraft(toy_target(7, 8, seed=seed), len(x)) for seed, x in prompts.items()}
+    texts = {
+        seed: autoregressive_generate(draft.target, prompts[seed], 22, Sampling(0)).tokens
+        for seed, draft in itself.items()
+    }
+    for seed, n, token, at, over in cases:
+        own, prompt, free = itself[seed], prompts[seed], texts[seed]
+        strings = [free[at : at + 2], free[at - 1 : at + 1], free[at - 2 : at + 1]]
+        strings = [[prompt[-1], free[0]], *filter(None, strings[:: 1 if at % 2 else -1])]
+        stop, grammar = free[token] if token < n else None, grammars.get(over) if over < n else None
+        asked = Constraints(grammar, stop=strings, logprobs=True)
+        ends = reply_of(free, n, strings, stop, over + 1)
+        requests.append((min(n - 1, token, at, over), own, prompt, n, stop, asked, *ends))
+    return requests
+
+
+def check_ending(made: Completion, request: tuple) -> None:
+    """A reply to one of `endings` ends where and as it should."""
+    *_, n, stop, asked, expected, why = request
+    which = f"stop strings {asked.stop}, stop token {stop}, {n} tokens"
+    which += ", a grammar" if asked.grammar else ""
+    assert made.tokens == expected, (
+        f"{which}: the reply is {made.tokens} and should end as {expected}, by what comes first"
+    )
+    assert made.finish_reason == why, f"{made.finish_reason!r}, not {why!r}: {which}"
+    rows = len(made.logprobs), len(made.processed)
+    assert rows == (len(expected), len(expected)), (
+        f"{rows} rows of log p come with {len(expected)} tokens: {which}"
+    )
+
+
 def check_stops(generate: Decoder, K: int = 3) -> None:
     """A reply ends where it is first told to, wherever in a round that is, and says why.
 
@@ -160,37 +204,12 @@ def check_stops(generate: Decoder, K: int = 3) -> None:
     one place, in the round that fills the window and in the next; strings that come later, are
     shorter, or begin in the prompt, change nothing. generate: a `constrained_decoder`.
     """
-    # Of greedy texts: five tokens that differ, the context restarting after the third; a long one.
-    prompts, places = {89: [5, 6, 0, 1, 2, 3], 48: [0, 1]}, (2, 3, 4)
-    cases = [(89, *case) for case in itertools.product((3, 4, 5), (1, *places), places, places)]
-    cases += [(48, 4, 1, 3, 9), (48, 22, 99, 16, 99)]  # what has a place from n on is not reached
-    grammars = {over: Grammar(f".{{{over + 1}}}", "abcdefg") for over in places}
-    itself = {seed: SelfDraft(toy_target(7, 8, seed=seed), len(x)) for seed, x in prompts.items()}
-    texts = {
-        seed: autoregressive_generate(draft.target, prompts[seed], 22, Sampling(0)).tokens
-        for seed, draft in itself.items()
-    }
-    for i, (seed, n, token, at, over) in enumerate(cases):
-        own, prompt, free = itself[seed], prompts[seed], texts[seed]
-        strings = [free[at : at + 2], free[at - 1 : at + 1], free[at - 2 : at + 1]]
-        strings = [[prompt[-1], free[0]], *filter(None, strings[:: 1 if at % 2 else -1])]
-        stop, grammar = free[token] if token < n else None, grammars.get(over) if over < n else None
-        which = f"stop strings {strings}, stop token {stop}, at most {min(n, over + 1)} tokens"
-        asked = Constraints(grammar, stop=strings, logprobs=True)
-        for draft in (own, None, random_draft(7, 1)) if i % 5 == 0 or seed == 48 else (own,):
-            made = generate(
-                own.target, draft, prompt, n, K, Sampling(0), None, stop, constraints=asked
-            )
-            expected, why = reply_of(free, n, strings, stop, over + 1)
-            assert made.tokens == expected, (
-                f"{which}: the reply has {len(made.tokens)} tokens and should end after "
-                f"{len(expected)}, by what comes first in {free[:n]}"
-            )
-            assert made.finish_reason == why, f"{made.finish_reason!r}, not {why!r}: {which}"
-            rows = len(made.logprobs), len(made.processed)
-            assert rows == (len(expected), len(expected)), (
-                f"{rows} rows of log p come with {len(expected)} tokens: {which}"
-            )
+    for i, request in enumerate(endings()):
+        _, own, prompt, n, stop, asked, *_ = request
+        for draft in (own, None, random_draft(7, 1)) if i % 5 == 0 or len(prompt) == 2 else (own,):
+            rule = K, Sampling(0), None, stop
+            made = generate(own.target, draft, prompt, n, *rule, constraints=asked)
+            check_ending(made, request)
 
 
 def check_logprobs(generate: Decoder, n: int = 20, K: int = 3) -> None:

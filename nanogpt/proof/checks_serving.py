@@ -26,7 +26,9 @@ from nanogpt.proof.checks import (
     contexts,
     exact_continuations,
     iter_equal,
+    true_features,
 )
+from nanogpt.proof.checks_promises import check_ending, endings
 from nanogpt.proof.decoders import NET, TABLE, BatchDecoder, Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
@@ -41,6 +43,8 @@ from nanogpt.proof.toys import (
 )
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import paged
+from nanogpt.serving.constraints import Completion, Constraints, complete
+from nanogpt.serving.grammar import Grammar
 from nanogpt.serving.server import Limits
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
@@ -100,19 +104,45 @@ def random_requests(case: int, V: int = 7) -> list[tuple]:
     return requests
 
 
-def run(generate: BatchDecoder, target, draft, requests: Sequence[tuple]) -> list[Generation]:
+def run(generate: BatchDecoder, target, draft, requests: Sequence[tuple], **named) -> list:
     """A batch decoder's answers to such requests."""
     prompts, lengths, Ks, samplings, seeds, stops = map(list, zip(*requests, strict=True))
     rngs = [RandomSource(seed) for seed in seeds]
-    made = generate(target, draft, prompts, lengths, Ks, samplings, rngs, stops)
+    made = generate(target, draft, prompts, lengths, Ks, samplings, rngs, stops, **named)
     assert len(made) == len(requests), f"{len(made)} answers to {len(requests)} prompts"
     return made
 
 
-def check_alone(generate: BatchDecoder, cases: int = 12) -> None:
-    """Each text of a random batch is what it is alone, with its own K, sampling, rng and stop.
+ASKED = (
+    Constraints(),
+    Constraints(Grammar("([a-d]|[e-g].[a-e])*", "abcdefg"), stop=[[4, 1], [4, 2]], logprobs=True),
+    Constraints(presence=0.8, frequency=0.7, repetition=1.6, stop=[[6]]),
+    Constraints(Grammar("(..[a-d]){3}", "abcdefg"), frequency=-0.4, min_p=0.05),
+    Constraints(bias={1: -1.2}, presence=-0.5, logprobs=True),
+)
 
-    Sampled and greedy, over restarts; on both forms of the target, with chains and with trees.
+
+def check_reply(made: Completion, alone: Completion, who: str) -> None:
+    """Raise AssertionError unless a reply, and what is said of it, is what it is alone."""
+    same = sum(1 for _ in iter_equal(made.tokens, alone.tokens))
+    assert made.tokens == alone.tokens, (
+        f"{who}: token {same} is {made.tokens[same : same + 1]} instead of "
+        f"{alone.tokens[same : same + 1]}"
+    )
+    why = made.finish_reason, alone.finish_reason
+    assert why[0] == why[1], f"{who}: its finish_reason is {why[0]!r} instead of {why[1]!r}"
+    for name in ("logprobs", "processed"):
+        got, right = getattr(made, name), getattr(alone, name)
+        assert got.shape == right.shape and torch.allclose(got, right, rtol=0, atol=1e-9), (
+            f"{who}: its {name} are not those of its own tokens"
+        )
+
+
+def check_alone(generate: BatchDecoder, cases: int = 6) -> None:
+    """Each text of a random batch is what it is alone: with its own K, sampling, rng and rules.
+
+    Sampled and greedy, over restarts; on both forms of the target, with chains and with trees;
+    under constraints. And one to five that share a pass end as in check_stops.
     """
     for case in range(cases):
         target, draft = toy_target(7, 8, seed=case % 5), random_draft(7)
@@ -120,32 +150,37 @@ def check_alone(generate: BatchDecoder, cases: int = 12) -> None:
             target = FusedLanguageModel(target)
         tree = case % 3 == 2
         drafts = Grown(draft, (2, 2, 1, 1)) if tree else draft
-        requests = random_requests(case)
+        requests = random_requests(5 * case + 4)  # five: they end one after another
         if tree:
             requests = [(*request[:2], 4, *request[3:]) for request in requests]
-        for b, (request, made) in enumerate(
-            zip(requests, run(generate, target, drafts, requests), strict=True)
-        ):
+        which = [(case + b) % 5 for b in range(5)]
+        rules = [ASKED[i] for i in which]
+        answers = run(generate, target, drafts, requests, constraints=rules)
+        for b, (request, made) in enumerate(zip(requests, answers, strict=True)):
             prompt, n, K, sampling, _, _ = request
-            alone = text_alone(case % 5, tree, tuple(prompt), *request[1:])
-            same = sum(1 for _ in iter_equal(made.tokens, alone))
-            assert made.tokens == alone, (
-                f"row {b} of {len(requests)} is not what it is alone: prompt {prompt}, {n} tokens, "
-                f"K = {K}, {sampling}: token {same} is {made.tokens[same : same + 1]} instead of "
-                f"{alone[same : same + 1]}"
-            )
+            alone = text_alone(case % 5, tree, which[b], tuple(prompt), *request[1:])
+            whose = f"prompt {prompt}, {n} tokens, K = {K}, {sampling}"
+            check_reply(made, alone, f"row {b} of 5 is not what it is alone: {whose}")
+    *short, one, two = endings()
+    first = [x for x in short if x[3] == 3]  # all of them share the first pass, …
+    second = [x for x in short if x[0] > 2]  # … or the one after the window is full
+    for B, some in itertools.product(range(1, 6), (first, second, [one, two])):
+        for i in range(0, len(some), B):
+            requests = (some * 5)[i : i + B]
+            _, drafts, prompts, n, stops, asked, *_ = map(list, zip(*requests, strict=True))
+            target = FusedLanguageModel(drafts[0].target)
+            greedy = 3, Sampling(0), None
+            made = generate(target, drafts[0], prompts, n, *greedy, stops, constraints=asked)
+            for own, request in zip(made, requests, strict=True):
+                check_ending(own, request)
 
 
 @functools.cache  # the same requests for every decoder that is checked
-def text_alone(toy: int, tree: bool, prompt, n, K, sampling, seed, stop) -> list[int]:
+def text_alone(toy: int, tree: bool, which: int, prompt, n, K, sampling, seed, stop) -> Completion:
     """What check_alone asks for, written alone on the toy of a seed, as a chain or a tree."""
     target, draft = FusedLanguageModel(toy_target(7, 8, seed=toy)), random_draft(7)
-    rule = {"sampling": sampling, "rng": RandomSource(seed), "stop_token": stop}
-    if tree:
-        made = tree_generate(target, Grown(draft, (2, 2, 1, 1)), prompt, n, **rule)
-    else:
-        made = speculative_generate(target, draft, prompt, n, K, **rule)
-    return made.tokens
+    draft = Grown(draft, (2, 2, 1, 1)) if tree else draft
+    return complete(target, prompt, n, ASKED[which], draft, K, sampling, RandomSource(seed), stop)
 
 
 def check_product(generate: BatchDecoder) -> None:
@@ -459,21 +494,19 @@ def check_preemption(generate: BatchDecoder) -> None:
     )
     watched = WatchedRows(toy_target(7, 8))
     prompts, n, places = [[0, 1], [2], [3, 4, 5], [6]], 14, 20
-    few = Limits(prefill_chunk=2, num_blocks=places)
-    alone = [autoregressive_generate(watched.target, x, n, Sampling(0)).tokens for x in prompts]
+    few, rules = Limits(prefill_chunk=2, num_blocks=places), ASKED[-1]
+    alone = [complete(watched.target, x, n, rules, sampling=Sampling(0)) for x in prompts]
     for K in (1, 3):
         watched.places.clear()
         draft = SelfDraft(watched.target, 1)
-        answers = generate(watched, draft, prompts, n, K, Sampling(0), limits=few)
+        asked = {"constraints": rules, "limits": few}
+        answers = generate(watched, draft, prompts, n, K, Sampling(0), **asked)
         most = max(watched.places)
         assert most <= places, (
             f"a pass takes {most} places of the cache where there are {places} in all (K = {K})"
         )
         for b, (made, right) in enumerate(zip(answers, alone, strict=True)):
-            assert made.tokens == right, (
-                f"row {b} of a server with {places} places for {len(prompts)} texts is "
-                f"{made.tokens} instead of {right} (K = {K})"
-            )
+            check_reply(made, right, f"row {b} of {len(prompts)}, in {places} places, K = {K}")
         own = Sampling(), [RandomSource(b) for b in range(len(prompts))]
         answers = generate(watched, draft, prompts, n, K, *own, limits=few)
         for b, made in enumerate(answers):
@@ -494,30 +527,33 @@ class CountedHead(EagleHead):
 def check_memory(generate: BatchDecoder, n: int = 30) -> None:
     """One draft for several texts is as fast as it is for each alone, whatever it remembers.
 
-    Lookahead needs no more passes, and EAGLE's head reads no more pairs. generate: a
-    `server_decoder`, with room for all guesses.
+    Lookahead needs no more passes, and EAGLE's head reads no more pairs, each of its own text.
+    generate: a `server_decoder`, with room for all guesses.
     """
     target, _ = deep_toy()
-    prompts = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1]]
+    prompts = [[0, 1], [2], [1, 1, 0, 2], [0, 2, 1], [1]]
     ample = {"limits": Limits(max_num_batched_tokens=1000, prefill_chunk=64), "nodes": 60}
     rngs = [RandomSource(b) for b in range(len(prompts))]
-    lookahead = LookaheadDraft(3)
-    together = generate(target, lookahead, prompts, n, samplings=Sampling(0), **ample)
+    lookahead, lengths = LookaheadDraft(3), [*range(n, 0, -6)]  # they end one after another
+    together = generate(target, lookahead, prompts, lengths, samplings=Sampling(0), **ample)
     for b, (made, prompt) in enumerate(zip(together, prompts, strict=True)):
-        alone = tree_generate(target, lookahead, prompt, n, Sampling(0))
+        alone = tree_generate(target, lookahead, prompt, lengths[b], Sampling(0))
         assert len(made.rounds) <= len(alone.rounds), (
             f"lookahead needs {len(made.rounds)} passes for row {b}, and {len(alone.rounds)} for "
             "the same text alone: what does it take for the answer to its last guesses?"
         )
     head = random_head(target, cls=CountedHead)
-    generate(target, EagleDraft(target, head, 2), prompts, n, 2, rngs=rngs, **ample)
+    draft = EagleDraft(target, head, 2)
+    answers = generate(target, draft, prompts, lengths, 2, rngs=rngs, **ample)
     together, head.read = head.read, 0
     for b, prompt in enumerate(prompts):
-        tree_generate(target, EagleDraft(target, head, 2), prompt, n, rng=RandomSource(b))
+        tree_generate(target, EagleDraft(target, head, 2), prompt, lengths[b], rng=RandomSource(b))
     assert together <= head.read, (
         f"EAGLE's head reads {together} pairs for {len(prompts)} texts in a server, and "
         f"{head.read} for the same ones one by one: whose text does the draft remember?"
     )
+    for b, (prompt, made) in enumerate(zip(prompts, answers, strict=True)):
+        true_features(head, target, prompt, made, f"row {b}")
 
 
 def check_apart(generate: BatchDecoder, n: int = 24) -> None:

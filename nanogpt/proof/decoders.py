@@ -184,6 +184,7 @@ def server_decoder(
     samplings=Sampling(),
     rngs=None,
     stop_token=None,
+    constraints=Constraints(),
     **settings,
 ) -> list[Generation]:
     """A `Server` with batch_generate's arguments, and its own by name. Its seed is 0.
@@ -200,7 +201,8 @@ def server_decoder(
 
         return TREE if isinstance(draft, Proposer) else replace(TREE, draft=propose)
 
-    each = [one_each(x, B) for x in (max_new_tokens, samplings, rngs, stop_token)]
+    asked = max_new_tokens, samplings, rngs, stop_token, constraints
+    each = [one_each(x, B) for x in asked]
     order = [
         server.submit(*request, steps=steps(own))
         for *request, own in zip(prompts, *each, Ks, strict=True)
