@@ -6,7 +6,7 @@
                                                medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block, pairs,
-                                               moved, learning and kinds (into moved's file),
+                                               moved, learning (into moved's file),
                                                state
 
 For the tree of contexts the target writes fifteen million characters, 256 texts side by side, and
@@ -668,38 +668,11 @@ def make_learning(seeds: int = 6, width: int = 96, windows: int = 12) -> None:
     print(moving.MOVED.relative_to(DATA_DIR), rounded(facts["learning"]))
 
 
-def make_kinds(tokenizer, seeds: int = 6, steps: int = 200) -> None:
-    """The same drafts, served by targets that were moved to songs and to one speaker's lines."""
-    own, facts = checkpoint.load(moving.MOVED)[0], checkpoint.read_header(moving.MOVED)["facts"]
-    names = "table, frozen", "prompt lookup", "table, per request", "table, shared", "net, shared"
-    facts["kinds"] = {}
-    for kind, write, parts in ("songs", moving.song, 230), ("one speaker", moving.speech, 1250):
-        target = checkpoint.load()[0]
-        text = torch.tensor(tokenizer.encode(write(parts, RandomSource(0))))
-        data, unseen = train_val_split(text)
-        before = evaluate(target, unseen)
-        run(kind, target, make_optimizer(target), on_text(target, data, 8), steps, peak=2e-3)
-        made = {name: new for name, new in moving.drafters().items() if name in names}
-        found = {
-            "letters": len(data),
-            "loss_before": before,
-            "val_loss": evaluate(target, unseen),
-            "served": served_by(FusedLanguageModel(target), made, tokenizer, seeds, write=write),
-        }
-        facts["kinds"][kind] = rounded(found)
-    checkpoint.save(moving.MOVED, own.half(), tokenizer, facts)
-    print(moving.MOVED.relative_to(DATA_DIR), facts["kinds"])
-
-
-def served_by(
-    target, drafters, tokenizer, seeds, width=96, windows=12, write=moving.program
-) -> dict:
+def served_by(target, drafters, tokenizer, seeds, width=96, windows=12) -> dict:
     """By drafter: α by letters served and by place, tokens and passes, a number or list a seed."""
     served = {}
     for name, new in drafters.items():
-        runs = [
-            moving.serve(target, new(), tokenizer, s, write=write) for s in trange(seeds, desc=name)
-        ]
+        runs = [moving.serve(target, new(), tokenizer, s) for s in trange(seeds, desc=name)]
         served[name] = {
             "served": [moving.alphas(run, width, windows) for run in runs],
             "place": [moving.alphas(run, 24, 4, "place") for run in runs],
@@ -746,7 +719,6 @@ def main(names: list[str]) -> None:
         "state": lambda: make_state(tokenizer),
         "moved": lambda: make_moved(*checkpoint.load()),
         "learning": make_learning,  # into moved's file
-        "kinds": lambda: make_kinds(tokenizer),  # into moved's file
     }
     unknown = set(names) - set(makers)
     if unknown:

@@ -20,7 +20,7 @@ from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree
 from nanogpt.drafts.grown import Grown, counted_tree, sparse_tree
 from nanogpt.drafts.itself import CopyDraft, EarlyExitDraft, round_to
-from nanogpt.drafts.learning import CommonDraft, LearningDraft, SoftTable
+from nanogpt.drafts.learning import LearningDraft, SoftTable
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft
 from nanogpt.drafts.lookup import PromptLookupDraft, SuffixDraft, WideLookupDraft
 from nanogpt.drafts.ngram import NGramAutomaton, count_ngrams
@@ -115,7 +115,6 @@ def test_a_draft_that_inherits_from_nothing():
         assert refusal(lambda use=use, more=more: use(bare, *more)) == says
     for draft, said in (bare, says), (SimpleNamespace, says.replace("SimpleNamespace", "type")):
         assert refusal(lambda draft=draft: speculative_generate(NoPass(), draft, [0], 5)) == said
-        assert refusal(lambda draft=draft: CommonDraft(draft, [0])) == said
 
 
 def test_a_draft_in_the_loop_of_trees():
@@ -275,7 +274,6 @@ BOUNDS = [
     *outside(lambda x: SoftTable(DRAFT, first=x), "first", -1, -2, 7),
     *outside(lambda x: SoftTable(DRAFT, prior=x), "prior", 0, -1, math.nan),
     *outside(lambda x: LearningDraft(SoftTable(DRAFT), x), "K", 0, -1, -2, True),
-    *outside(lambda x: CommonDraft(DRAFT, [0, x]), "kept", -1, -2, 0, 3),
     *outside(lambda x: fan_out(x, 2, 0.5), "budget", 0, -1, -2),
     *outside(lambda x: fan_out(2, x, 0.5), "K", 0, -1, -2),
     *outside(lambda x: fan_out(2, 2, x), "a ", 0, -1, 1, 2),
@@ -373,8 +371,7 @@ def test_a_number_on_its_bound_is_taken(make, number):
         make(one)
 
 
-def test_no_letters_are_none_to_guess_and_a_pass_has_no_half_token():
-    assert "different tokens in 0 … 2" in refusal(lambda: CommonDraft(DRAFT, []))
+def test_a_pass_has_no_half_token():
     assert "tokens is 40.5" in refusal(lambda: Limits(max_num_batched_tokens=40.5))
 
 

@@ -21,7 +21,7 @@ from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.itself import EarlyExitDraft
-from nanogpt.drafts.learning import CommonDraft, LearningDraft, NetStudent, SoftTable
+from nanogpt.drafts.learning import LearningDraft, NetStudent, SoftTable
 from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain, lifted
 from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
@@ -276,7 +276,6 @@ LATE = {
     ),
     "learning table": lambda: LearningDraft(SoftTable(random_draft(5), 0, 2), 3),
     "learning net": lambda: LearningDraft(net(), 3),
-    "some letters": lambda: Chain(CommonDraft(random_draft(5), [0, 1, 3]), 3),
 }
 
 

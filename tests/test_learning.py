@@ -13,7 +13,6 @@ from nanogpt.data import CharTokenizer
 from nanogpt.drafts import ngram, transformer
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.learning import (
-    CommonDraft,
     LearningDraft,
     NetStudent,
     SoftTable,
@@ -345,52 +344,6 @@ def test_what_was_drawn_is_what_is_claimed(shared):
     assert all(torch.equal(a, b) for a, b in zip(judged, flat, strict=True))
 
 
-# ---- Some letters only
-
-
-@pytest.mark.parametrize("kept", [[0], [0, 2], [0, 1, 2]])
-def test_a_draft_over_some_letters_is_exact_and_loses_no_more_than_is_left_out(kept):
-    target, base = toy_target(3, 8), random_draft(3)
-    cut = CommonDraft(base, kept)
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0, 1], 3, rng=rng).tokens)
-    )
-    got = enumerate_outcomes(
-        lambda rng: tuple(speculative_generate(target, cut, [0, 1], 3, 2, rng=rng).tokens)
-    )
-    assert total_variation(got, exact) < 1e-12
-    for context in ([0], [1], [2]):
-        p = Sampling().probs(target(torch.tensor([context]))[0][0, -1])
-        q, small = base.get_probs(context), cut.get_probs(context)
-        assert abs(float(small.sum()) - 1) < 1e-12 and (small[kept] >= q[kept]).all()
-        out = 1 - max(float(p[kept].sum()), float(q[kept].sum()))
-        lost = float(torch.minimum(p, q).sum() - torch.minimum(p, small).sum())
-        assert lost <= out + 1e-12
-
-
-def test_a_draft_with_nothing_on_the_kept_letters_guesses_evenly_and_others_are_refused():
-    base = TableDraft([[1.0, 0.0, 0.0]] * 3)
-    assert CommonDraft(base, [1, 2]).get_probs([0]).tolist() == [0, 0.5, 0.5]
-    for kept in ([], [0, 0], [3]):
-        with pytest.raises(ValueError, match="different tokens"):
-            CommonDraft(base, kept)
-
-
-@pytest.mark.two_ways
-def test_a_cut_net_serves_many_texts():
-    target, draft = (
-        toy_target(3, 8),
-        CommonDraft(TransformerDraft(toy_target(3, 8, seed=5)), [0, 1]),
-    )
-    assert draft.fresh().draft is not draft.draft, "each text has a cache of its own"
-    prompts = [[0, 1], [2], [1, 0]]
-    rngs = [RandomSource(seed) for seed in range(3)]
-    made = batch_generate(target, draft, prompts, 12, 2, rngs=rngs)
-    for seed, (prompt, one) in enumerate(zip(prompts, made, strict=True)):
-        alone = speculative_generate(target, draft, prompt, 12, 2, rng=RandomSource(seed))
-        assert one.tokens == alone.tokens
-
-
 # ---- The moved target
 
 
@@ -492,15 +445,3 @@ def test_an_audit_can_be_held_against_a_bug_of_a_draft_that_learns(number, tmp_p
     for name in ("draft", "lookup"):
         made = engine.modes[name]([[1, 2, 3], [4]], 6, Sampling(), 0)
         assert [len(tokens) for tokens in made] == [6, 6]
-
-
-def test_songs_have_refrains_and_one_speaker_is_one():
-    tokenizer = checkpoint.load()[1]
-    made = lab.song(2, RandomSource(1)), lab.speech(9, RandomSource(1))
-    for text in made:
-        assert tokenizer.decode(tokenizer.encode(text)) == text and "{" not in text
-    verses = [verse.splitlines() for verse in made[0].split("\n\n")[:-1]]
-    assert [len(verse) for verse in verses] == [4] * 6
-    ends = [verse[2:] for verse in verses]
-    assert ends == [ends[0]] * 3 + [ends[3]] * 3 and ends[0] != ends[3]
-    assert [line for line in made[1].splitlines() if line.isupper()] == ["COSTARD:"] * 9

@@ -5,17 +5,13 @@ The turn: what each row of a pass comes after.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 
 import matplotlib as mpl
-import torch
 from torch import Tensor
 
-from nanogpt.engines.export import export_pair
 from nanogpt.same import SAME, SameDice
 from nanogpt.sampling import Sampling
 from nanogpt.serving.grammar import Grammar
@@ -121,13 +117,6 @@ def naive_reply(
     return text.tokens[text.n_prompt :]
 
 
-def under_a_grammar(row: dict) -> str:
-    """The worst place of a recorded row of an audit: its p-value and total variation."""
-    worst = min(row["places"]["grammar"], key=lambda at: min(at["letters"], at["ranks"]))
-    p, off = min(worst["letters"], worst["ranks"]), worst["total_variation"]
-    return f"{worst['place']:11} p {p:.1e}, off by {off:.2f}"
-
-
 @mpl.rc_context(STYLE)
 def way_out(title: str) -> Picture:
     """What stands between the logits and the client, and what depends on the tokens before."""
@@ -161,39 +150,6 @@ def way_out(title: str) -> Picture:
     arrow(axes, (middle[0], 18.8), (middle[0], 11), dash="--")
     words(axes, 1, 20.2, "guesses, made under the same rules", ha="left", color=GREY)
     return axes.figure
-
-
-def past_the_stop(prompts: Sequence[Sequence[int]], stop: str, n: int) -> dict[str, list[str]]:
-    """{mode: replies} of at most n letters of transformers' generate, greedy, with a stop string.
-
-    On our exported pair, plainly, with prompt lookup, and assisted by the draft.
-    """
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as folder:
-        export_pair(Path(folder))
-        load = transformers.AutoModelForCausalLM.from_pretrained
-        target, draft = (load(Path(folder, name)).eval() for name in ("target", "draft"))
-        reader = transformers.AutoTokenizer.from_pretrained(Path(folder, "target"))
-    draft.generation_config.num_assistant_tokens = 8
-    draft.generation_config.num_assistant_tokens_schedule = "constant"
-    draft.generation_config.assistant_confidence_threshold = 0.0
-    modes = {"plain": {}, "lookup": {"prompt_lookup_num_tokens": 8}}
-    modes["draft"] = {"assistant_model": draft}
-    wrote: dict[str, list[str]] = {mode: [] for mode in modes}
-    for mode, how in modes.items():
-        for prompt in prompts:
-            idx = torch.tensor([prompt])
-            # stop_strings=[…] is refused where there is an assistant; the criterion itself is not
-            ends = transformers.StoppingCriteriaList(
-                [transformers.StopStringCriteria(reader, [stop])]
-            )
-            given = {"attention_mask": torch.ones_like(idx), "stopping_criteria": ends}
-            made = target.generate(idx, max_new_tokens=n, do_sample=False, **given, **how)
-            wrote[mode].append(reader.decode(made[0, len(prompt) :]))
-    return wrote
 
 
 def ranges(letters: Sequence[str]) -> str:

@@ -260,34 +260,3 @@ class LearningDraft(Proposer):
         own.study(text, sampling)
         drawn = own.reader.draw(text.tokens, min(self.K, most), sampling, rng)
         return Tree.chain(*drawn)
-
-
-class CommonDraft(Draft):
-    """A draft that guesses some tokens only, the commonest say: q is 0 elsewhere.
-
-    kept: these tokens, from the first. (Zhao et al. 2025, FR-Spec: the draft's head computes no
-    other logits; `draft_vocab_size` of EAGLE-3's heads.)
-    Raises ValueError unless they are tokens, each once, and one at least.
-    """
-
-    def __init__(self, draft: Draft, kept: Sequence[int]):
-        check_draft(draft)
-        V = draft.vocab_size
-        once = len({*kept}) == len(kept) > 0
-        if not once or not all(0 <= x < V for x in kept):
-            raise ValueError(f"kept is {list(kept)}; it takes different tokens in 0 … {V - 1}")
-        self.draft, self.vocab_size = draft, V
-        self.kept = torch.tensor(sorted(kept))
-
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,) of the token after `context`; even, where the draft puts nothing on these."""
-        q = torch.zeros(self.vocab_size).double()
-        some = self.draft.get_probs(context)[self.kept]
-        total = some.sum()
-        q[self.kept] = some / total if total > 0 else 1 / len(self.kept)
-        return q
-
-    def fresh(self) -> CommonDraft:
-        """This draft for another text."""
-        own = self.draft.fresh()
-        return CommonDraft(own, self.kept.tolist())

@@ -1,14 +1,13 @@
 """A text in another style, drafts that learn it while it is served, and what they gain.
 
-The style is programs, songs, or both by turns: a target that has moved from Shakespeare (34).
+The style is programs: a target that has moved from Shakespeare (34).
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,47 +61,6 @@ def program(lines: int, rng: RandomSource) -> str:
     return "".join(line() for _ in range(lines))
 
 
-WORDS = {
-    "noun": ["moon", "rose", "lark", "king", "sea", "bell", "thorn", "ship", "crown", "rain"],
-    "verb": ["sing", "weep", "sail", "burn", "wake", "fall", "turn", "shine"],
-    "kind": ["pale", "merry", "cold", "golden", "weary", "sweet", "wild", "dark"],
-}
-VERSES = [
-    "The {kind} {noun} doth {verb},\n",
-    "And where the {noun}s {verb}, a {kind} {noun} will {verb};\n",
-    "O {verb} no more, thou {kind} {noun}!\n",
-    "So {verb} by {noun} and {noun},\n",
-]
-SAYINGS = [
-    "Marry, sir, your {noun} is but a {kind} {noun}, and so say I.\n",
-    "I say your {noun} will {verb}; and when it {verb}s, sir, mark me, 'tis {kind}.\n",
-    "What, {verb}? A {noun} may {verb}, sir, and yet be {kind}.\n",
-    "Nay, sir, I know a {noun}, and a {noun}, and so say I.\n",
-]
-
-
-def filled(line: str, rng: RandomSource) -> str:
-    """The line with a word in each gap."""
-    while gap := re.search(r"{(\w+)}", line):
-        line = line.replace(gap[0], chosen(WORDS[gap[1]], rng), 1)
-    return line
-
-
-def song(songs: int, rng: RandomSource) -> str:
-    """So many songs: after every two lines of a verse, the same two lines come again."""
-    made = ""
-    for _ in range(songs):
-        refrain = "".join(filled(line, rng) for line in (chosen(VERSES, rng), VERSES[2]))
-        for _ in range(3):
-            made += "".join(filled(chosen(VERSES, rng), rng) for _ in range(2)) + refrain + "\n"
-    return made
-
-
-def speech(lines: int, rng: RandomSource) -> str:
-    """So many lines of a play in which one speaker only, of few turns of phrase, is ever heard."""
-    return "".join(f"COSTARD:\n{filled(chosen(SAYINGS, rng), rng)}\n" for _ in range(lines))
-
-
 def load_moved(device: str | torch.device = "cpu") -> GPTLanguageModel:
     """The target, fine-tuned on such programs. Errors are those of checkpoint.load."""
     return checkpoint.load(MOVED, device, make_one="python data/make_drafts.py moved")[0]
@@ -128,16 +86,15 @@ def serve(
     seed: int,
     requests: int = 12,
     n: int = 96,
-    write: Callable[[int, RandomSource], str] = program,
 ) -> list[Seen]:
     """The rounds of a server that completes `requests` texts by n letters, four at a time.
 
-    Each begins with the first 16 letters of a text that `write` makes up.
+    Each begins with the first 16 letters of a program.
     """
     limits, rng = Limits(max_num_seqs=4, prefill_chunk=32), RandomSource(seed)
     server = Server(target, drafter, limits=limits, seed=seed)
     for _ in range(requests):
-        server.submit(tokenizer.encode("\n" + write(1, rng))[:16], n)
+        server.submit(tokenizer.encode("\n" + program(1, rng))[:16], n)
     texts, known, rounds, served = server.requests, [0] * requests, [], 0
     while server.requests:
         server.step()
