@@ -5,7 +5,7 @@ The turn: a draft that is the target's own first blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import matplotlib as mpl
@@ -175,28 +175,6 @@ def said_by_block(text: str, said: Sequence[str], title: str) -> Picture:
             words(axes, x + size / 2 - 0.2, y + 1.6, shown(guess), fontweight=weight)
     note = "filled and bold: what the last block says, too; dotted: something else"
     words(axes, 9.5, 2 + 3.6 * len(said) + 5.2, note, ha="left", fontsize=9)
-    return axes.figure
-
-
-@mpl.rc_context(STYLE)
-def rounds_in_time(lanes: Mapping[str, Sequence[tuple[str, float]]], title: str) -> Picture:
-    """Lanes on one time axis: the passes of each, one after another, as wide as they take.
-
-    lanes: of each, (kind of box, time in plain steps); a "draft" is hatched.
-    """
-    longest = max(sum(time for _, time in lane) for lane in lanes.values())
-    shows = f"Lanes of guesses and passes: {'; '.join(lanes)}."
-    axes, step = sheet(title, 9, 0.5 * len(lanes) + 0.95, shows), 54 / longest
-    for n, (name, lane) in enumerate(lanes.items()):
-        x, y = 27.0, 1.5 + 5 * n
-        words(axes, 26, y + 1.8, name, ha="right")
-        for kind, time in lane:
-            box(axes, x, y, step * time - 0.25, 3.6, "", kind)
-            x += step * time
-        words(axes, x + 0.7, y + 1.8, f"{sum(time for _, time in lane):.2f}", ha="left")
-    bottom = 1.5 + 5 * len(lanes) + 1.5
-    said = "time in plain steps; hatched: a guess, plain blue: a pass of the whole target"
-    words(axes, 27, bottom, said, ha="left", fontsize=9)
     return axes.figure
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.show.diagrams import arrow, box, sheet, strip, words
-from nanogpt.show.figures import ACCEPTED, GREY, SERIES, STYLE, Picture, draw_guess, picture, shown
+from nanogpt.show.figures import ACCEPTED, GREY, SERIES, STYLE, Picture, picture, shown
 
 TREES = (  # a chain longer than any habit; two of a length, for who remembers the last one; none
     ([-1, 0, 1], 2),
@@ -187,31 +187,6 @@ def kept_path(
     for place, node in enumerate(path):
         start = (first + size * (node + 0.5) - 0.2, 8.4)
         arrow(axes, start, (first + size * (place + 0.5) - 0.2, 12.4), colour=ACCEPTED)
-    return axes.figure
-
-
-@mpl.rc_context(STYLE)
-def right_after(
-    shares: Mapping[str, tuple[float, float]], overall: float, guess: float | None = None
-) -> Picture:
-    """How often head 2's first idea is right, by which idea of head 1 was: {idea: share, error}."""
-    title = "Head 2 knows most where head 1 knew best"
-    axes = picture(title, "the idea of head 1 that was right", "head 2's first idea right", 8, 3.4)
-    values, errors = zip(*shares.values(), strict=True)
-    colour, _, _, hatch = SERIES[0]
-    bars = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.55}
-    axes.bar(range(len(shares)), values, yerr=errors, capsize=4, **bars)
-    for x, (value, error) in enumerate(zip(values, errors, strict=True)):
-        axes.text(x, value + error + 0.01, f"{value:.2f}", ha="center", va="bottom")
-    said = (f"{name} {value:.2f}" for name, (value, _) in shares.items())
-    axes.figure.shows = f"Bars: {', '.join(said)}."
-    line = {"color": GREY, "linestyle": "--"}
-    axes.axhline(overall, label=f"over all places, as the product has it: {overall:.2f}", **line)
-    draw_guess(axes, guess)
-    axes.set_xticks(range(len(shares)), shares)
-    axes.set_ylim(0, 1.25 * max(v + e for v, e in shares.values()))
-    axes.grid(axis="x", visible=False)
-    axes.legend(loc="upper right")
     return axes.figure
 
 
