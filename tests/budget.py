@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30294,
-    "lines of the tests": 39870,
+    "lines of the package": 30388,
+    "lines of the tests": 39946,
     "words of README": 1497,
-    "words of the series": 109343,
-    "lines of code of the series": 17388,
+    "words of the series": 103422,
+    "lines of code of the series": 16266,
 }
 PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

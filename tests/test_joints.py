@@ -28,6 +28,7 @@ from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, proposer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import autoregressive_generate, autoregressive_rounds
 from nanogpt.measure.clock import prompts_of
+from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import (
     SelfDraft,
@@ -40,6 +41,7 @@ from nanogpt.proof.toys import (
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.budget import budget_generate
+from nanogpt.serving.constraints import FREE, Constraints, complete
 from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, speculative_generate, speculative_rounds
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
@@ -516,6 +518,29 @@ def test_an_end_repeats_if_it_stands_anywhere_before_from_the_first_token_to_the
                 starts = range(n - least)  # a match may overlap the end, and begin the text
                 again = any(context[i:][:least] == context[-least:] for i in starts)
                 assert repeats(context, least) == (again and n > least), context
+
+
+@pytest.mark.parametrize("kind", [GPTLanguageModel, FusedLanguageModel])
+def test_a_batch_asks_its_drafts_at_once_and_each_text_is_what_it_is_alone(kind):
+    """K guesses cost K passes of the draft, not K for each text; over windows of its own."""
+    target, small = toy_target(7, 16), toy_target(7, 8, seed=3)
+    small = small if kind is GPTLanguageModel else kind(small)
+    draft, passes = TransformerDraft(small), []
+    small.ln_f.register_forward_hook(lambda _, given, made: passes.append(len(made)))
+    prompts = [[1, 2, 3], [4], [1, 2, 6, 5, 0, 3, 1], [1, 2, 3]]
+    Ks, lengths = [3, 4, 1, 3], [40, 25, 40, 40]
+    samplings = [Sampling(0.7), Sampling(), Sampling(top_k=3), Sampling(0)]
+    asked = [FREE, Constraints(bias={2: 1.0}, presence=0.5), FREE, Constraints(repetition=1.5)]
+    rngs = [RandomSource(b) for b in range(4)]
+    made = batch_generate(target, draft, prompts, lengths, Ks, samplings, rngs, constraints=asked)
+    assert set(passes) >= {2, 3, 4} and len(passes) < 0.6 * sum(passes), "texts share its passes"
+    for b, (prompt, n) in enumerate(zip(prompts, lengths, strict=True)):
+        how = asked[b], draft, Ks[b], samplings[b], RandomSource(b)
+        alone = complete(target, prompt, n, *how)
+        assert made[b].tokens == alone.tokens
+        assert [r.candidates for r in made[b].rounds] == [r.candidates for r in alone.rounds]
+        for ours, its in zip(made[b].rounds, alone.rounds, strict=True):
+            assert torch.allclose(ours.draft_probs, its.draft_probs, atol=1e-12)
 
 
 def test_recycling_knows_of_each_token_what_the_newest_pass_that_read_it_said():

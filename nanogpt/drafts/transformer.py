@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nanogpt import checkpoint
-from nanogpt.cache import first
+from nanogpt.cache import KVCache, first
 from nanogpt.data import DATA_DIR
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import Sampling
@@ -38,7 +38,7 @@ class TransformerDraft(Draft):
     def __init__(self, model: GPTLanguageModel):
         self.model, self.vocab_size = model, model.config.vocab_size
         self.tokens: list[int] = []
-        self.past_kvs = None
+        self.past_kvs: KVCache | None = None
 
     def begin(self, context: Sequence[int]) -> list[int]:
         """Drop what the cache holds beyond `context`, cut to the window; returns what is unread."""

@@ -152,38 +152,48 @@ def of_transformers(
         ]
         B, no_guess = len(its), Tree.empty(model.config.vocab_size)
         read = verify_batch(model, views, [no_guess] * B, [Sampling()] * B)  # type: ignore[arg-type]
-        for b, (q, _, drafts[b].past_kvs) in zip(its, read, strict=True):
-            said[b] = q[0]
+        for b, (q, _, past_kvs) in zip(its, read, strict=True):
+            said[b], drafts[b].past_kvs = q[0], past_kvs
     return [said[b] for b in range(len(drafts))]
 
 
-def of_obedient(drafts: Sequence[Obedient], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """What each says under its rules, which many may share."""
-    qs = [draft.alone(context) for draft, context in zip(drafts, contexts, strict=True)]
-    asked = [b for b, q in enumerate(qs) if q is None]
-    said = probs_of([drafts[b].draft for b in asked], [contexts[b] for b in asked])
-    alike: dict[tuple, list[tuple[int, Tensor]]] = {}
-    for b, q in zip(asked, said, strict=True):
-        reply = drafts[b].reply
-        alike.setdefault((id(reply.constraints), reply.prompt), []).append((b, q))
-    for (_, prompt), each in alike.items():
-        rules = drafts[each[0][0]].reply.constraints
-        pasts = [drafts[b].past(contexts[b]) for b, _ in each]
-        ruled = rules.ruled(torch.stack([q for _, q in each]), pasts, prompt)
-        for (b, _), q in zip(each, ruled, strict=True):
-            qs[b] = q
-    return qs  # type: ignore[return-value]  # none of them is None now
-
-
 # How drafts of a kind say at once what each says after a context: (drafts, contexts) -> q of each.
-TOGETHER: dict[type, Callable] = {TransformerDraft: of_transformers, Obedient: of_obedient}
+TOGETHER: dict[type, Callable] = {TransformerDraft: of_transformers}
 
 
 def probs_of(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """q (V,) of each draft after its own context; of a kind that is in TOGETHER, at once."""
-    kinds = {type(draft) for draft in drafts}
-    if len(kinds) == 1 and len(drafts) > 1 and (at_once := TOGETHER.get(*kinds)):
-        return at_once(drafts, contexts)
+    """q (V,) of each draft after its own context; of a kind that is in TOGETHER, at once.
+
+    Those that obey constraints are asked with those that do not, and ruled at once where they share
+    the constraints.
+    """
+    pairs = list(zip(drafts, contexts, strict=True))
+    known = {b: x.alone(context) for b, (x, context) in enumerate(pairs) if isinstance(x, Obedient)}
+    qs = {b: q for b, q in known.items() if q is not None}
+    kinds: dict[type, list[int]] = {}
+    inner = [draft.draft if isinstance(draft, Obedient) else draft for draft in drafts]
+    for b in range(len(pairs)):
+        if b not in qs:
+            kinds.setdefault(type(inner[b]), []).append(b)
+    for kind, its in kinds.items():
+        ask = TOGETHER.get(kind, one_by_one) if len(its) > 1 else one_by_one
+        said = ask([inner[b] for b in its], [contexts[b] for b in its])
+        qs |= dict(zip(its, said, strict=True))
+
+    alike: dict[tuple, list[int]] = {}
+    for b in (b for b, q in known.items() if q is None):
+        reply = drafts[b].reply  # type: ignore[attr-defined]  # it is Obedient
+        alike.setdefault((id(reply.constraints), reply.prompt), []).append(b)
+    for (_, prompt), its in alike.items():
+        rules = drafts[its[0]].reply.constraints  # type: ignore[attr-defined]
+        pasts = [drafts[b].past(contexts[b]) for b in its]  # type: ignore[attr-defined]
+        ruled = rules.ruled(torch.stack([qs[b] for b in its]), pasts, prompt)
+        qs |= dict(zip(its, ruled, strict=True))
+    return [qs[b] for b in range(len(pairs))]
+
+
+def one_by_one(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """q of each, asked alone."""
     return [draft.get_probs(context) for draft, context in zip(drafts, contexts, strict=True)]
 
 
@@ -194,34 +204,37 @@ def guesses(seats: Sequence[tuple[Seat, int]]) -> list[Tree]:
     costs one pass of the draft, and not one for each text. Each text draws from its own source, in
     the order that it would alone.
     """
-    side, trees = {}, {}
+    trees: dict[int, Tree] = {}
+    own: dict[int, Draft] = {}
+    tokens, deep = {}, {}
+    qs: dict[int, list[Tensor]] = {}
     for b, (x, most) in enumerate(seats):
-        own = drawn_by_token(x) if len(seats) > 1 else None
-        if own is None:
-            trees[b] = x.steps.draft(x.draft, x.text, most, x.sampling, x.rng)
+        if len(seats) > 1 and (draft := drawn_by_token(x)):
+            own[b], tokens[b], qs[b] = draft, list(x.text.tokens), []
+            deep[b] = min(x.draft.K, most, x.text.room)  # type: ignore[attr-defined]  # a Chain
         else:
-            side[b] = own, min(x.draft.K, most, x.text.room), list(x.text.tokens), []
-    while going := [b for b, (_, K, _, qs) in side.items() if len(qs) < K]:
-        said = probs_of([side[b][0] for b in going], [side[b][2] for b in going])
+            trees[b] = x.steps.draft(x.draft, x.text, most, x.sampling, x.rng)
+    while going := [b for b in own if len(qs[b]) < deep[b]]:
+        said = probs_of([own[b] for b in going], [tokens[b] for b in going])
         for b, q in zip(going, said, strict=True):
-            x, (_, _, tokens, qs) = seats[b][0], side[b]
-            qs.append(x.sampling.of_probs(q))
-            tokens.append(x.rng.categorical(qs[-1]))
-    for b, (own, _, tokens, qs) in side.items():
-        q = torch.stack(qs) if qs else torch.empty(0, own.vocab_size).double()
-        trees[b] = Tree.chain(tokens[len(tokens) - len(qs) :], q)
+            sampling, rng = seats[b][0].sampling, seats[b][0].rng
+            qs[b].append(sampling.of_probs(q))
+            tokens[b].append(rng.categorical(qs[b][-1]))
+    for b, draft in own.items():
+        q = torch.stack(qs[b]) if qs[b] else torch.empty(0, draft.vocab_size).double()
+        trees[b] = Tree.chain(tokens[b][len(tokens[b]) - len(q) :], q)
     return [trees[b] for b in range(len(seats))]
 
 
 def drawn_by_token(seat: Seat) -> Draft | None:
-    """The seat's own draft, if it draws chains token by token and its kind is in TOGETHER."""
+    """The seat's own draft, if it draws chains token by token and can be asked with others."""
     chain = seat.draft
     if not (isinstance(chain, Chain) and chain.step is draft_chain):
         return None
     if seat.steps.draft is not propose_tree:
         return None
     own = seat.text.memory(chain, chain.draft.fresh)
-    return own if type(own) in TOGETHER else None
+    return own if isinstance(own, Obedient) or type(own) in TOGETHER else None
 
 
 @torch.inference_mode()

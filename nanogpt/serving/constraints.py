@@ -223,7 +223,9 @@ def ruled(samplings: Sequence[RowSampling], logits: Tensor) -> Tensor:
     """logits (B, R, V) of B passes -> what the rules that they share make of them, float64."""
     B, R, V = logits.shape
     rules, prompt = samplings[0].reply.constraints, samplings[0].reply.prompt
-    changed, at, pasts = logits.double().flatten(0, 1).clone(), [], []
+    changed = logits.double().flatten(0, 1).clone()
+    at: list[int] = []
+    pasts: list[Past] = []
     for b, x in enumerate(samplings):
         its = x.pasts[: R - x.skip]  # none of them in a part of a prompt
         own = slice(b * R + x.skip, b * R + x.skip + len(its))
