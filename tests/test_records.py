@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import math
 import re
 from dataclasses import replace
@@ -22,6 +23,7 @@ from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.generate import autoregressive_generate
+from nanogpt.measure import bench, records
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -383,26 +385,6 @@ def test_the_arena_lets_the_chapters_entry_race(asked, tmp_path):
     referee.check_untouched(house)
 
 
-def rows_of(name):
-    """{method: (tokens a pass, error)} as a chapter's stored page has them."""
-    nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
-    printed = "\n".join(o.text for c in nb.cells for o in c.get("outputs", []) if "text" in o)
-    found = re.findall(r"^(\d\d [a-z ,]+?) +(\d.*)$", printed, re.MULTILINE)
-    return {method: re.findall(r"\d+\.\d\d ± \d+\.\d\d", row) for method, row in found}
-
-
-def test_the_method_pages_of_22_and_35_agree():
-    """The rows that stand in both, over 5 and over 40 texts: within three errors."""
-    old, new = rows_of("22_parallel_drafters"), rows_of("35_records")
-    both = old.keys() & new.keys()
-    assert both == {"22 block, told", "17 table, blocks"}
-    for method in both:
-        (a, few), (b, many) = (
-            map(float, x.split(" ± ")) for x in (old[method][-1], new[method][0])
-        )
-        assert abs(a - b) < 3 * math.hypot(few, many) and many < few, method
-
-
 def test_the_average_tokens_are_what_comes_out_on_average():
     """The sum over a tree's nodes, beside the enumeration of the rule."""
     target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
@@ -429,3 +411,27 @@ def test_a_sibling_is_as_likely_as_its_elders_are_refused_and_it_is_kept():
         root = Root(lambda path: q, 3, Sampling(), RandomSource(0))
         (tree,) = best_first([root], 4, 2, sure)
         assert tree.parents == [-1, 0, 1, -1], "values .9, .81, .73, and then .1"
+
+
+@pytest.mark.parametrize("field", records.FIELDS)
+def test_a_record_says_all_that_its_number_depends_on(field, tmp_path):
+    """The file does, and a row that lacks a field, or says nothing in it, is refused."""
+    rows = records.load()
+    for wrong in ({field: None}, {field: " "}):
+        row = {k: v for k, v in (rows[0] | wrong).items() if v is not None}
+        (tmp_path / "wrong.json").write_text(json.dumps([rows[1], row]))
+        with pytest.raises(ValueError, match=f"row 2 .*'{field}' is empty"):
+            records.load(tmp_path / "wrong.json")
+    assert all(re.match(r"\d{4}(-\d\d){0,2}$|not stated$", row["date"]) for row in rows)
+    assert all(re.match(r"https://|`nanogpt bench --records ", row["source"]) for row in rows)
+
+
+def test_a_record_of_ours_names_the_command_that_measures_it():
+    """What was parsed from the command is the row's setting."""
+    for draft, rule in (("distilled", "block"), ("block-markov", "token")):
+        setting = bench.Setting("fused", draft, 4, 0.5, rule)
+        row = bench.Row(setting, 1, (1, 1), 1, None, None, 1, 1, 0, 0, {}, 0)
+        command = bench.record(row, "1 thread", 7, 50, "a text")["source"].strip("`").split()
+        given = bench.parse_arguments(command[2:])
+        assert (given.pairs, given.tokens, given.records) == (7, 50, True)
+        assert bench.settings_of(given) == [setting]
