@@ -1,4 +1,4 @@
-"""Chapter 35: trees by one heap, one budget for all, a hybrid, recycled rows; and its page."""
+"""Chapter 35: trees by one heap, one budget for all, a hybrid; and its page."""
 
 import copy
 import itertools
@@ -18,7 +18,7 @@ from nanogpt.arena import referee
 from nanogpt.course import chapter_35
 from nanogpt.drafts import ngram, parallel
 from nanogpt.drafts.adaptive import load_stop
-from nanogpt.drafts.best import BestFirst, BlockTree, Recycling, Root, best_first
+from nanogpt.drafts.best import BestFirst, BlockTree, Root, best_first
 from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain
@@ -33,7 +33,7 @@ from nanogpt.serving.batch import Seat, batch_generate
 from nanogpt.serving.budget import budget_generate, share
 from nanogpt.serving.server import Server
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
-from nanogpt.trees.loop import TREE, tree_generate, tree_rounds
+from nanogpt.trees.loop import TREE, tree_generate
 from nanogpt.trees.rules import accept_traversal, accept_tree
 from nanogpt.trees.tree import ReadText
 
@@ -64,7 +64,6 @@ def drafts_of(V, target, nodes=3):
         "block fixed": BlockTree(told, nodes),
         "block drawn": BlockTree(told, nodes, sure),
         "block apart": BlockTree(parallel.BlockDraft(target, drafter, markov=False), nodes, sure),
-        "recycling": Recycling(V, nodes, 2),
         "hybrid": Hybrid(lambda context: repeats(context, 1), Chain(SuffixDraft(V)), drawn),
     }
 
@@ -171,36 +170,6 @@ def test_a_told_block_tree_has_the_chains_q():
         chain = parallel.BlockDraft(target, drafter).propose(text, 3, Sampling(), Led(tokens))
         for i in range(3):
             assert torch.allclose(root.after(list(tokens[:i])), chain.q[i], atol=1e-9)
-
-
-def test_old_rows_are_those_of_the_newest_pass():
-    """Of each token that was read, by hand from the rounds; rejected guesses, too."""
-    target = toy_target(5, 8)
-    draft, text = Recycling(5, 4, k=3), ReadText(target, [0, 1, 2], 20)
-    seen, place = {}, 2
-    for done in tree_rounds(text, draft, Sampling(), RandomSource(1)):
-        read = [text.tokens[place], *done.candidates]
-        seen |= dict(zip(read, done.target_probs, strict=True))
-        place += len(done.emitted)
-        rows = draft.learn(text)
-        assert rows.keys() == seen.keys()
-        for token, p in seen.items():
-            best = p.sort(descending=True).indices[:3]
-            assert torch.equal(rows[token].nonzero().flatten(), best.sort().values)
-            assert torch.equal(rows[token][best], p[best])
-    assert any(not set(r.candidates) <= set(r.emitted) for r in text.rounds)
-
-
-def test_what_is_recycled_stays_with_its_text():
-    """One draft for two texts in a batch is what two drafts are."""
-    target, prompts = toy_target(5, 16), [[0, 1], [3, 2, 4]]
-    one = batch_generate(target, Recycling(5, 4), prompts, 12)
-    each = batch_generate(target, [Recycling(5, 4), Recycling(5, 4)], prompts, 12)
-    alone = [
-        tree_generate(target, Recycling(5, 4), prompt, 12, rng=RandomSource(b))
-        for b, prompt in enumerate(prompts)
-    ]
-    assert [m.tokens for m in one] == [m.tokens for m in each] == [m.tokens for m in alone]
 
 
 @pytest.mark.two_ways
@@ -327,12 +296,8 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
     "make, message",
     [
         (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
-        (lambda: Recycling(3, 2, 0), "k is 0"),
-        (lambda: Recycling(3, 0), "nodes is 0"),
         (lambda: BestFirst(random_draft(3), 2.5), "nodes is 2.5; it must be a whole number"),
         (lambda: BestFirst(random_draft(3), True), "nodes is True; it must be a whole number"),
-        (lambda: Recycling(3, 2, 2.5), "k is 2.5; it must be a whole number"),
-        (lambda: Recycling(3, 2, True), "k is True; it must be a whole number"),
         (
             lambda: budget_generate(toy_target(3, 8), BestFirst(random_draft(3), 2), [1, 2], 4),
             "prompts are lists",
