@@ -18,6 +18,7 @@ from colab import for_colab
 from paper import printable
 from yourself import yourself_page
 
+from nanogpt.measure import records
 from nanogpt.proof.bugs import BUGS, Bug
 from nanogpt.proof.checks import CHECKS, SLOW_CHECKS
 from nanogpt.proof.checks_promises import PROMISE_CHECKS
@@ -125,8 +126,16 @@ def gallery_page() -> str:
     return "\n\n".join([text, *page, "## The checks", "\n".join(rows)]) + "\n"
 
 
+def records_page() -> str:
+    """The records in Markdown: an introduction, then all fields of all rows."""
+    text = (ROOT / "book" / "records.md").read_text(encoding="utf-8")
+    return f"{text}\n{records.table(records.load())}\n"
+
+
 ALONE = ["explorer.html", "live.html"]  # pages to play with
-WRITTEN = {"gallery.md": gallery_page, "test_yourself.md": yourself_page}  # longer than their file
+WRITTEN = {  # longer than their file
+    **{"gallery.md": gallery_page, "records.md": records_page, "test_yourself.md": yourself_page}
+}
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ import torch
 from nanogpt import theory
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts.ahead import Drafter, fan_out
-from nanogpt.drafts.best import BestFirst, Recycling
+from nanogpt.drafts.best import BestFirst
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, EagleTree
 from nanogpt.drafts.grown import Grown, counted_tree, sparse_tree
@@ -255,7 +255,6 @@ BOUNDS = [
     *outside(lambda x: sparse_tree([[0.5]], x), "nodes", 0, -1, -2),
     *outside(lambda x: counted_tree([[0]], x), "nodes", 0, -1, -2),
     *outside(lambda x: BestFirst(DRAFT, x), "nodes", 0, -1, -2, True),
-    *outside(lambda x: Recycling(3, k=x), "k", 0, -1, -2, True),
     *outside(lambda x: JacobiDraft(3, x), "m is", 0, -1, -2),
     *outside(lambda x: LookaheadDraft(3, W=x), "W, N, G", 0, -1, -2),
     *outside(lambda x: LookaheadDraft(3, N=x), "W, N, G", 1, 0, -1),

@@ -272,7 +272,6 @@ READERS = {  # of the target's knowledge: from a model and its form
     "lookahead": lambda model, target: LookaheadDraft(11, 3, 3, 3),
     "ahead": lambda model, target: ahead_draft(model),
     "block tree": lambda model, target: best.BlockTree(block_draft(model, target, True), 5, sure),
-    "recycling": lambda model, target: best.Recycling(11, 5, 3),
     "learning table": lambda model, target: LearningDraft(SoftTable(random_draft(11), 0, 2), 3),
     "learning net": lambda model, target: LearningDraft(net_of(model), 3),
 }

@@ -16,7 +16,7 @@ from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts import ngram
 from nanogpt.drafts.ahead import AheadDraft, Drafter, Inline
-from nanogpt.drafts.best import BestFirst, Recycling
+from nanogpt.drafts.best import BestFirst
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.hybrid import Hybrid, repeats
@@ -272,7 +272,6 @@ def net():
 LATE = {
     "best-first": lambda: BestFirst(random_draft(5), 4),
     "best-first, drawn": lambda: BestFirst(random_draft(5), 4, sure),
-    "recycling": lambda: Recycling(5, 4, 2),
     "hybrid": lambda: Hybrid(
         lambda context: repeats(context, 1), Chain(SuffixDraft(5), 3), BestFirst(random_draft(5), 4)
     ),
@@ -337,7 +336,7 @@ def test_the_drafts_of_part_six_meet_its_targets_in_every_loop(name, kind, loop)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-@pytest.mark.parametrize("name", ["best-first", "best-first, drawn", "recycling"])
+@pytest.mark.parametrize("name", ["best-first", "best-first, drawn"])
 def test_one_budget_serves_the_targets_of_part_six(name, kind):
     target, own = other(kind)
     batch = budget_generate(target, LATE[name](), PROMPTS, 20, GREEDY)
@@ -541,20 +540,3 @@ def test_a_batch_asks_its_drafts_at_once_and_each_text_is_what_it_is_alone(kind)
         assert [r.candidates for r in made[b].rounds] == [r.candidates for r in alone.rounds]
         for ours, its in zip(made[b].rounds, alone.rounds, strict=True):
             assert torch.allclose(ours.draft_probs, its.draft_probs, atol=1e-12)
-
-
-def test_recycling_knows_of_each_token_what_the_newest_pass_that_read_it_said():
-    """Of guesses that were rejected as well; and where a round begins, all before it counts."""
-    target, draft, newest, kept = toy_target(7, 16), Recycling(7, nodes=5, k=3), {}, set()
-    text = ReadText(target, [1, 2, 3], 30)
-    rounds, current = tree_rounds(text, draft, rng=RandomSource(2)), 3
-    for done in rounds:
-        read = [current, *done.candidates]
-        newest |= dict(zip(read, done.target_probs, strict=True))
-        kept.add(done.n_accepted)
-        known, current = draft.learn(text), text.tokens[-1]
-        assert known.keys() == newest.keys()
-        for token, p in newest.items():
-            few = p.topk(3)
-            assert torch.equal(known[token], torch.zeros_like(p).scatter(0, *few[::-1]))
-    assert kept >= {0, 1}, "rounds of more than one length"

@@ -1,7 +1,8 @@
-"""Chapter 35: trees by one heap, one budget for all, a hybrid, recycled rows; and its page."""
+"""Chapter 35: trees by one heap, one budget for all, a hybrid; and its page."""
 
 import copy
 import itertools
+import json
 import math
 import re
 from dataclasses import replace
@@ -17,11 +18,12 @@ from nanogpt.arena import referee
 from nanogpt.course import chapter_35
 from nanogpt.drafts import ngram, parallel
 from nanogpt.drafts.adaptive import load_stop
-from nanogpt.drafts.best import BestFirst, BlockTree, Recycling, Root, best_first
+from nanogpt.drafts.best import BestFirst, BlockTree, Root, best_first
 from nanogpt.drafts.hybrid import Hybrid, repeats
 from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.generate import autoregressive_generate
+from nanogpt.measure import bench, records
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
@@ -31,7 +33,7 @@ from nanogpt.serving.batch import Seat, batch_generate
 from nanogpt.serving.budget import budget_generate, share
 from nanogpt.serving.server import Server
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
-from nanogpt.trees.loop import TREE, tree_generate, tree_rounds
+from nanogpt.trees.loop import TREE, tree_generate
 from nanogpt.trees.rules import accept_traversal, accept_tree
 from nanogpt.trees.tree import ReadText
 
@@ -62,7 +64,6 @@ def drafts_of(V, target, nodes=3):
         "block fixed": BlockTree(told, nodes),
         "block drawn": BlockTree(told, nodes, sure),
         "block apart": BlockTree(parallel.BlockDraft(target, drafter, markov=False), nodes, sure),
-        "recycling": Recycling(V, nodes, 2),
         "hybrid": Hybrid(lambda context: repeats(context, 1), Chain(SuffixDraft(V)), drawn),
     }
 
@@ -169,36 +170,6 @@ def test_a_told_block_tree_has_the_chains_q():
         chain = parallel.BlockDraft(target, drafter).propose(text, 3, Sampling(), Led(tokens))
         for i in range(3):
             assert torch.allclose(root.after(list(tokens[:i])), chain.q[i], atol=1e-9)
-
-
-def test_old_rows_are_those_of_the_newest_pass():
-    """Of each token that was read, by hand from the rounds; rejected guesses, too."""
-    target = toy_target(5, 8)
-    draft, text = Recycling(5, 4, k=3), ReadText(target, [0, 1, 2], 20)
-    seen, place = {}, 2
-    for done in tree_rounds(text, draft, Sampling(), RandomSource(1)):
-        read = [text.tokens[place], *done.candidates]
-        seen |= dict(zip(read, done.target_probs, strict=True))
-        place += len(done.emitted)
-        rows = draft.learn(text)
-        assert rows.keys() == seen.keys()
-        for token, p in seen.items():
-            best = p.sort(descending=True).indices[:3]
-            assert torch.equal(rows[token].nonzero().flatten(), best.sort().values)
-            assert torch.equal(rows[token][best], p[best])
-    assert any(not set(r.candidates) <= set(r.emitted) for r in text.rounds)
-
-
-def test_what_is_recycled_stays_with_its_text():
-    """One draft for two texts in a batch is what two drafts are."""
-    target, prompts = toy_target(5, 16), [[0, 1], [3, 2, 4]]
-    one = batch_generate(target, Recycling(5, 4), prompts, 12)
-    each = batch_generate(target, [Recycling(5, 4), Recycling(5, 4)], prompts, 12)
-    alone = [
-        tree_generate(target, Recycling(5, 4), prompt, 12, rng=RandomSource(b))
-        for b, prompt in enumerate(prompts)
-    ]
-    assert [m.tokens for m in one] == [m.tokens for m in each] == [m.tokens for m in alone]
 
 
 @pytest.mark.two_ways
@@ -325,12 +296,8 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
     "make, message",
     [
         (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
-        (lambda: Recycling(3, 2, 0), "k is 0"),
-        (lambda: Recycling(3, 0), "nodes is 0"),
         (lambda: BestFirst(random_draft(3), 2.5), "nodes is 2.5; it must be a whole number"),
         (lambda: BestFirst(random_draft(3), True), "nodes is True; it must be a whole number"),
-        (lambda: Recycling(3, 2, 2.5), "k is 2.5; it must be a whole number"),
-        (lambda: Recycling(3, 2, True), "k is True; it must be a whole number"),
         (
             lambda: budget_generate(toy_target(3, 8), BestFirst(random_draft(3), 2), [1, 2], 4),
             "prompts are lists",
@@ -383,26 +350,6 @@ def test_the_arena_lets_the_chapters_entry_race(asked, tmp_path):
     referee.check_untouched(house)
 
 
-def rows_of(name):
-    """{method: (tokens a pass, error)} as a chapter's stored page has them."""
-    nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
-    printed = "\n".join(o.text for c in nb.cells for o in c.get("outputs", []) if "text" in o)
-    found = re.findall(r"^(\d\d [a-z ,]+?) +(\d.*)$", printed, re.MULTILINE)
-    return {method: re.findall(r"\d+\.\d\d ± \d+\.\d\d", row) for method, row in found}
-
-
-def test_the_method_pages_of_22_and_35_agree():
-    """The rows that stand in both, over 5 and over 40 texts: within three errors."""
-    old, new = rows_of("22_parallel_drafters"), rows_of("35_records")
-    both = old.keys() & new.keys()
-    assert both == {"22 block, told", "17 table, blocks"}
-    for method in both:
-        (a, few), (b, many) = (
-            map(float, x.split(" ± ")) for x in (old[method][-1], new[method][0])
-        )
-        assert abs(a - b) < 3 * math.hypot(few, many) and many < few, method
-
-
 def test_the_average_tokens_are_what_comes_out_on_average():
     """The sum over a tree's nodes, beside the enumeration of the rule."""
     target, draft = toy_target(3, 8, seed=1), BestFirst(random_draft(3), 6, sure)
@@ -429,3 +376,27 @@ def test_a_sibling_is_as_likely_as_its_elders_are_refused_and_it_is_kept():
         root = Root(lambda path: q, 3, Sampling(), RandomSource(0))
         (tree,) = best_first([root], 4, 2, sure)
         assert tree.parents == [-1, 0, 1, -1], "values .9, .81, .73, and then .1"
+
+
+@pytest.mark.parametrize("field", records.FIELDS)
+def test_a_record_says_all_that_its_number_depends_on(field, tmp_path):
+    """The file does, and a row that lacks a field, or says nothing in it, is refused."""
+    rows = records.load()
+    for wrong in ({field: None}, {field: " "}):
+        row = {k: v for k, v in (rows[0] | wrong).items() if v is not None}
+        (tmp_path / "wrong.json").write_text(json.dumps([rows[1], row]))
+        with pytest.raises(ValueError, match=f"row 2 .*'{field}' is empty"):
+            records.load(tmp_path / "wrong.json")
+    assert all(re.match(r"\d{4}(-\d\d){0,2}$|not stated$", row["date"]) for row in rows)
+    assert all(re.match(r"https://|`nanogpt bench --records ", row["source"]) for row in rows)
+
+
+def test_a_record_of_ours_names_the_command_that_measures_it():
+    """What was parsed from the command is the row's setting."""
+    for draft, rule in (("distilled", "block"), ("block-markov", "token")):
+        setting = bench.Setting("fused", draft, 4, 0.5, rule)
+        row = bench.Row(setting, 1, (1, 1), 1, None, None, 1, 1, 0, 0, {}, 0)
+        command = bench.record(row, "1 thread", 7, 50, "a text")["source"].strip("`").split()
+        given = bench.parse_arguments(command[2:])
+        assert (given.pairs, given.tokens, given.records) == (7, 50, True)
+        assert bench.settings_of(given) == [setting]

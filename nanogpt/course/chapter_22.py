@@ -239,29 +239,6 @@ def three_ways(current: str, guesses: Sequence[str], title: str) -> Picture:
     return axes.figure
 
 
-@mpl.rc_context(STYLE)
-def second_chance(branches: Sequence[tuple[str, float, str, str, float]], title: str) -> Picture:
-    """What a scheduler that looks ahead does with each first guess, and the chance of an A then.
-
-    branches: of each guess its letter, its q, what the scheduler finds, what it does, P(A).
-    """
-    shows = ". ".join(f"After {x}, {does}; P(A) = {P:.2f}" for x, _, _, does, P in branches)
-    axes = sheet(title, 9.4, 0.2 + 0.68 * len(branches), f"{shows}.")
-    middle = 2 + 3.75 * (len(branches) - 1)
-    box(axes, 1, middle, 9, 3, "guess 1", "draft")
-    for line, (letter, q, finds, does, chance) in enumerate(branches):
-        y = 2 + 7.5 * line
-        arrow(axes, (10, middle + 1.5), (16, y + 1.5), DRAFT)
-        words(axes, 12.5, y + (0.2 if line == 0 else 3.4), f"q = {q:g}", fontsize=9)
-        box(axes, 16, y, 4, 3, letter, "draft")
-        box(axes, 24, y, 26, 3, finds)
-        box(axes, 54, y, 26, 3, does, "accepted" if line == 0 else "gone")
-        arrow(axes, (20, y + 1.5), (24, y + 1.5))
-        arrow(axes, (50, y + 1.5), (54, y + 1.5))
-        words(axes, 81, y + 1.5, f"A: {chance:.2f}", ha="left", fontweight="bold")
-    return axes.figure
-
-
 def cut(table: Tensor, r: int) -> tuple[Tensor, Tensor]:
     """W1 (V, r), W2 (r, V): the best rank-r approximation W1 W2 of a table (V, V)."""
     U, S, Vt = torch.linalg.svd(table)

@@ -11,8 +11,7 @@ from dataclasses import replace
 import matplotlib as mpl
 import torch
 
-from nanogpt.measure.bench import RULES, measure, tokens_a_pass
-from nanogpt.measure.clock import in_turn
+from nanogpt.measure.bench import RULES
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.checks import SLOW_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS
@@ -148,36 +147,6 @@ def one_list(
     return axes.figure
 
 
-def cost_of_round(target, draft, starts, T: float = 1, K=None, rule="token", n=100) -> list[float]:
-    """The quartiles of a round's cost, in plain passes, over a pair of runs from each start."""
-    costs = []
-    for seed, start in enumerate(starts):
-        run = measure(target, draft, start, n, K, Sampling(T), seed, rule)
-        costs.append(run.seconds / len(run.made.rounds) / (run.plain_seconds / n))
-    return torch.tensor(costs).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-
-
-def list_of_ours(
-    target, ours: Mapping[str, tuple], starts, fewer, length: int
-) -> tuple[dict, dict]:
-    """{name: times plain} and {name: tokens a pass} of {name: (draft, T, rule, K)}, as printed.
-
-    Tokens a pass are those of texts of this length from `starts`; costs of a round, of pairs from
-    the `fewer`.
-    """
-    speeds, brought = {}, {}
-    print(f"{'':22} T   tokens a pass   times plain")
-    for name, (draft, T, rule, K) in ours.items():
-        tokens, off = tokens_a_pass(target, draft, starts, K, rule, Sampling(T), length)
-        low, middle, high = cost_of_round(target, draft, fewer, T, K, rule)
-        speeds[name], brought[name] = tokens / middle, tokens
-        print(
-            f"{name:22} {T}   {tokens:5.2f} ± {off:.2f}    {tokens / middle:.2f}"
-            f" ({(tokens - off) / high:.2f} to {(tokens + off) / low:.2f})"
-        )
-    return speeds, brought
-
-
 def average_tokens(tree: Tree, p: torch.Tensor) -> float:
     """The tokens that accept_tree brings for a tree and p (N+1, V), on average over its coins."""
     rows, q, children = p.numpy(), tree.q.numpy(), tree.children
@@ -195,29 +164,17 @@ def average_tokens(tree: Tree, p: torch.Tensor) -> float:
 
 
 @torch.inference_mode()
-def at_places(target, draft: Proposer, places: Sequence[Sequence[int]]) -> torch.Tensor:
-    """average_tokens after each of these contexts, at temperature 1."""
+def at_places(
+    target, draft: Proposer, places: Sequence[Sequence[int]], T: float = 1
+) -> torch.Tensor:
+    """average_tokens after each of these contexts, at temperature T."""
     found = []
     for i, context in enumerate(places):
         text = ReadText(target, context, 40)
-        tree = TREE.draft(draft, text, text.room, Sampling(), RandomSource(i))
-        p, _, _ = TREE.verify(target, text, tree, Sampling(), draft.layers)
+        tree = TREE.draft(draft, text, text.room, Sampling(T), RandomSource(i))
+        p, _, _ = TREE.verify(target, text, tree, Sampling(T), draft.layers)
         found.append(average_tokens(tree, p))
     return torch.tensor(found)
-
-
-@torch.inference_mode()
-def seconds_of(target, draft: Proposer, context: Sequence[int], rows: int) -> dict[str, float]:
-    """Seconds of a pass over "one" row and over all ("wide"), and of the draft's guesses."""
-    text, rng = ReadText(target, context, 60), RandomSource(0)
-    text.read(draft.layers)
-    one, wide = (torch.zeros(1, n, dtype=torch.int64) for n in (1, rows))
-    calls = {
-        "one": lambda: target(one, past_kvs=text.past_kvs.kept(text.cache_length)),
-        "wide": lambda: target(wide, past_kvs=text.past_kvs.kept(text.cache_length)),
-        "grow": lambda: draft.propose(text, 8, Sampling(), rng),
-    }
-    return in_turn(calls, repeats=20)
 
 
 def written(target, draft, starts: Sequence[Sequence[int]], T: float) -> list[list[int]]:

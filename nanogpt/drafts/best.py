@@ -152,36 +152,3 @@ class BlockTree(Growing):
             return q[len(path), row]
 
         return Root(after, min(block.K, most), sampling, rng)
-
-
-class Recycling(Growing):
-    """What the target said the last time it read the same token: guesses from its own rows.
-
-    Each pass has a row of p for every token that it read, of rejected guesses as well; of the
-    newest one, the `k` likeliest are kept (Luo et al. 2024, arXiv 2408.08696, who keep no p, and
-    fill a tree of one fixed shape). The table is the text's own, and gone when the text is.
-    Raises ValueError as Growing does, and unless k is a whole number from 1.
-    """
-
-    def __init__(self, vocab_size: int, nodes: int = 16, k: int = 8):
-        super().__init__(vocab_size, nodes)
-        check_whole(1, k=k)
-        self.k = min(k, vocab_size)
-        self.nothing = torch.zeros(vocab_size, dtype=torch.float64)
-
-    def learn(self, text: ReadText) -> dict[int, Tensor]:
-        """{token: q (V,)} of each token that a pass has read, from its newest row."""
-        known = text.memory(self, lambda: {"rounds": 0, "place": text.n_prompt - 1, "rows": {}})
-        for done in text.rounds[known["rounds"] :]:
-            read = [text.tokens[known["place"]], *done.candidates]
-            for token, p in zip(read, done.target_probs, strict=True):
-                few = p.topk(self.k)
-                known["rows"][token] = self.nothing.scatter(0, few.indices, few.values)
-            known["place"] += len(done.emitted)
-        known["rounds"] = len(text.rounds)
-        return known["rows"]
-
-    def root(self, text: ReadText, most: int, sampling: Sampling, rng: RandomSource) -> Root:
-        """A path goes on as its last token did; after a token that was not read, it ends."""
-        rows, last = self.learn(text), text.tokens[-1]
-        return Root(lambda path: rows.get([last, *path][-1], self.nothing), most, sampling, rng)

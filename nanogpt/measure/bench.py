@@ -9,7 +9,8 @@ tokens one brings on average: that tells two drafts apart long before the second
 
 `nanogpt bench` takes a short tour, `--all` the long one of book/measured.md. With --target,
 --draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
-distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take.
+distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take. `--records`
+prints the rows as book/records.md has them.
 
 `--device cuda` (or mps) puts the target and every draft that is a network there; tables, and all
 that is drawn or judged, stay on the CPU. The clock waits for a GPU before it starts and stops.
@@ -20,10 +21,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import functools
 import gc
 import itertools
 import json
+import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -49,6 +52,7 @@ from nanogpt.drafts.shipped import (
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.measure.clock import DEVICES, clock, prompts_of, wait
 from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
+from nanogpt.measure.records import FIELDS
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
 from nanogpt.speculative import (
@@ -379,6 +383,31 @@ def line(row: Row) -> str:
     )
 
 
+def record(row: Row, where: str, pairs: int, tokens: int, text: str) -> dict[str, str]:
+    """A row in the fields of the records; its source is the command that measures it again."""
+    s, (low, high) = row.setting, row.quartiles
+    command = f"nanogpt bench --records --target {s.target} --draft {s.draft}"
+    command += f" --policy {s.policy}" if s.policy else f" --K {s.K}"
+    command += f" --nodes {s.nodes}" if s.nodes else ""
+    command += f" --temperature {s.temperature:g} --pairs {pairs} --tokens {tokens}"
+    command += f" --rule {s.rule}" if s.rule != "token" else ""
+    values = (
+        f"{s.draft}: ours, {s.rule} rule",
+        f"this course's target, {s.target}",
+        f"{platform.processor() or platform.machine()}, {where}",
+        f"{tokens} letters in the style of {text}",
+        f"{s.temperature:g}",
+        "1",
+        f"{s.nodes} nodes, {s.K} deep" if s.nodes else f"K = {s.policy or s.K}",
+        "plain decoding of the same target, cached",
+        f"{row.speed_up:.2f} ({low:.2f} to {high:.2f}, quartiles of {pairs} pairs); "
+        f"{row.tokens_per_pass:.2f} ± {row.error:.2f} tokens a pass",
+        datetime.date.today().isoformat(),
+        f"`{command}`",
+    )
+    return dict(zip(FIELDS, values, strict=True))
+
+
 def picture(rows: list[Row]) -> figures.Picture:
     """Speed-up against K of the first row's draft, temperature and rule, beside the predicted one.
 
@@ -462,6 +491,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--records", action="store_true", help="print them as records, too")
     parser.add_argument("--picture", type=Path, help="draw the speed-ups into this PNG")
     return parser.parse_args(arguments)
 
@@ -530,6 +560,9 @@ def main(arguments: list[str] | None = None) -> None:
     where = "1 thread" if given.device == "cpu" else f"on {given.device}"
     print(f"{given.pairs} pairs of {given.tokens} tokens each, {where}, {corpus.name}")
     print(HEADER, *map(line, rows), sep="\n")
+    if given.records:
+        how = where, given.pairs, given.tokens, corpus.name
+        print(json.dumps([record(row, *how) for row in rows], ensure_ascii=False, indent=1))
     many = prompts_of(held_out, BLOCK_TEXTS)
     for name, draft in drafts.items():
         Ks = sorted({s.K for s in settings if s.rule == "block" and s.draft == name})
