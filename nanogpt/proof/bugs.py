@@ -121,7 +121,9 @@ BUGS = [
     Bug(25, "the draft's positions are one ahead after the prompt", "slow", "drafts/transformer",
         "self.model(idx, past_kvs=self.past_kvs)",
         "self.model(\n            idx, past_kvs=self.past_kvs, "
-        "pos=torch.arange(idx.shape[1]) + (kept and kept + 1)\n        )",
+        "pos=torch.arange(n := idx.shape[1]) + (\n"
+        "                (len(self.tokens) > n) * (len(self.tokens) - n + 1)\n"
+        "            )\n        )",
         "draft", "sgl-project/sglang#25015 (there, of the drafted tokens only)"),
     Bug(26, "the draft sees a shorter context than it may", "slow", "drafts/transformer",
         "context[window_start(len(context), self.model.config.block_size) :]", "context[-2:]",

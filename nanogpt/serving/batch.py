@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nanogpt.cache import KVCache, cache_length
-from nanogpt.drafts.protocol import Chain, lifted
+from nanogpt.drafts.protocol import lifted
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.constraints import Constraints, Obedient, Reply, RowSampling, for_pass, ruled
+from nanogpt.serving.constraints import Constraints, Obedient, Reply, for_pass
 from nanogpt.speculative import Draft, Steps, check_vocabulary, draft_chain
 from nanogpt.trees.loop import TREE, check_target, commit, propose_tree, with_unread
 from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side, tree_mask
@@ -61,15 +61,9 @@ def probs_of_rows(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """
     p = torch.full(logits.shape, torch.nan, dtype=torch.float64)
     sound = logits.amax(-1).isfinite().all(-1)  # (B,): amax of a NaN is NaN
-    shared: dict[Hashable, list[int]] = {}
-    for b, one in enumerate(samplings):
-        if sound[b]:
-            shared.setdefault(one.alike if isinstance(one, RowSampling) else one, []).append(b)
-    for its in shared.values():
-        own, rows = samplings[its[0]], logits[its]
-        if isinstance(own, RowSampling):
-            rows, own = ruled([samplings[b] for b in its], rows), own.sampling  # type: ignore[misc]
-        p[its] = own.probs(rows)
+    for sampling in set(samplings):
+        its = [b for b, one in enumerate(samplings) if one == sampling and sound[b]]
+        p[its] = sampling.probs(logits[its])
     return p
 
 
@@ -197,8 +191,8 @@ def one_by_one(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> li
     return [draft.get_probs(context) for draft, context in zip(drafts, contexts, strict=True)]
 
 
-def guesses(seats: Sequence[tuple[Seat, int]]) -> list[Tree]:
-    """What each seat drafts, at most so deep.
+def propose_all(seats: Sequence[Seat]) -> list[Tree]:
+    """What each seat drafts, as deep as it has room.
 
     Chains of drafts that can be asked at once are drawn a token at a time, side by side: a guess
     costs one pass of the draft, and not one for each text. Each text draws from its own source, in
@@ -208,16 +202,16 @@ def guesses(seats: Sequence[tuple[Seat, int]]) -> list[Tree]:
     own: dict[int, Draft] = {}
     tokens, deep = {}, {}
     qs: dict[int, list[Tensor]] = {}
-    for b, (x, most) in enumerate(seats):
+    for b, x in enumerate(seats):
         if len(seats) > 1 and (draft := drawn_by_token(x)):
             own[b], tokens[b], qs[b] = draft, list(x.text.tokens), []
-            deep[b] = min(x.draft.K, most, x.text.room)  # type: ignore[attr-defined]  # a Chain
+            deep[b] = min(x.draft.K, x.text.room)  # type: ignore[attr-defined]  # a Chain
         else:
-            trees[b] = x.steps.draft(x.draft, x.text, most, x.sampling, x.rng)
+            trees[b] = x.steps.draft(x.draft, x.text, x.text.room, x.sampling, x.rng)
     while going := [b for b in own if len(qs[b]) < deep[b]]:
         said = probs_of([own[b] for b in going], [tokens[b] for b in going])
         for b, q in zip(going, said, strict=True):
-            sampling, rng = seats[b][0].sampling, seats[b][0].rng
+            sampling, rng = seats[b].sampling, seats[b].rng
             qs[b].append(sampling.of_probs(q))
             tokens[b].append(rng.categorical(qs[b][-1]))
     for b, draft in own.items():
@@ -228,10 +222,8 @@ def guesses(seats: Sequence[tuple[Seat, int]]) -> list[Tree]:
 
 def drawn_by_token(seat: Seat) -> Draft | None:
     """The seat's own draft, if it draws chains token by token and can be asked with others."""
-    chain = seat.draft
-    if not (isinstance(chain, Chain) and chain.step is draft_chain):
-        return None
-    if seat.steps.draft is not propose_tree:
+    chain: Any = seat.draft
+    if getattr(chain, "step", None) is not draft_chain or seat.steps.draft is not propose_tree:
         return None
     own = seat.text.memory(chain, chain.draft.fresh)
     return own if isinstance(own, Obedient) or type(own) in TOGETHER else None
@@ -243,7 +235,7 @@ def batch_round(target: GPTLanguageModel, seats: Sequence[Seat]) -> None:
     for seat in seats:
         seat.text.restart_if_full()
     texts = [seat.text for seat in seats]
-    trees = guesses([(x, x.text.room) for x in seats])
+    trees = propose_all(seats)
     samplings = [
         for_pass(x.text, x.sampling, tree, skip=len(x.text.unread))
         for x, tree in zip(seats, trees, strict=True)

@@ -200,41 +200,17 @@ class RowSampling:
 
         Rows before them, and those after, are sampled without constraints.
         """
-        rows = logits.detach().cpu().flatten(0, -2)
-        return self.sampling.probs(ruled([self], rows[None])[0]).reshape(logits.shape)
-
-    @property
-    def alike(self) -> tuple:
-        """What is the same for all whose rows can be ruled at once."""
-        return self.sampling, id(self.reply.constraints), self.reply.prompt
-
-    @property
-    def pasts(self) -> list[Past]:
-        """The past of the current token's row, and of each node's."""
         reply, rules = self.reply, self.reply.constraints
         pasts = [reply.past]
         if self.tree is not None:
             for token, parent in zip(self.tree.tokens, self.tree.parents, strict=True):
                 pasts.append(rules.after(pasts[parent + 1], token))
-        return pasts
-
-
-def ruled(samplings: Sequence[RowSampling], logits: Tensor) -> Tensor:
-    """logits (B, R, V) of B passes -> what the rules that they share make of them, float64."""
-    B, R, V = logits.shape
-    rules, prompt = samplings[0].reply.constraints, samplings[0].reply.prompt
-    changed = logits.double().flatten(0, 1).clone()
-    at: list[int] = []
-    pasts: list[Past] = []
-    for b, x in enumerate(samplings):
-        its = x.pasts[: R - x.skip]  # none of them in a part of a prompt
-        own = slice(b * R + x.skip, b * R + x.skip + len(its))
-        if rules.logprobs:
-            x.reply.said = changed[own].log_softmax(-1)
-        at += range(own.start, own.stop)
-        pasts += its
-    changed[at] = rules.logits(changed[at], pasts, prompt)
-    return changed.reshape(B, R, V)
+        rows = logits.detach().cpu().double().flatten(0, -2)
+        own = rows[self.skip : self.skip + len(pasts)]  # none of them in a part of a prompt
+        reply.said = own.log_softmax(-1)
+        ruled = rules.logits(own, pasts[: len(own)], reply.prompt)
+        rows = torch.cat([rows[: self.skip], ruled, rows[self.skip + len(own) :]])
+        return self.sampling.probs(rows).reshape(logits.shape)
 
 
 def for_pass(text: ReadText, sampling: Sampling, tree: Tree, skip: int = 0) -> Sampling:
