@@ -17,10 +17,10 @@ MOST = {
     "lines of the package": 30334,
     "lines of the tests": 39898,
     "words of README": 1497,
-    "words of the series": 102490,
-    "lines of code of the series": 16112,
+    "words of the series": 102640,
+    "lines of code of the series": 16108,
 }
-PROMISED = 17  # minutes of `make test` after the install, on two quiet cores
+PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took
 
 
