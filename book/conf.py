@@ -20,6 +20,7 @@ SCROLLED = """addEventListener("load", () => {
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "forms"]
 copybutton_selector = "div.highlight pre:not(.cell_output pre)"  # nobody copies an output
 nb_execution_mode = "off"  # what was stored is what is shown
+nb_render_markdown_format = "myst"  # an output may hold a table
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 exclude_patterns = ["README.md"]  # its parts are in index.md

@@ -14,8 +14,8 @@ from pathlib import Path
 from nanogpt.data import DATA_DIR
 
 FILE = DATA_DIR / "records.json"
-FIELDS = ("method", "model", "machine", "task", "temperature", "batch", "budget")
-FIELDS += ("baseline", "speed-up", "date", "source")
+FIELDS = ("method", "speed-up", "model", "task", "temperature", "batch", "machine", "budget")
+FIELDS += ("baseline", "date", "source")
 
 
 def load(path: str | Path = FILE) -> list[dict[str, str]]:
@@ -36,7 +36,7 @@ def load(path: str | Path = FILE) -> list[dict[str, str]]:
 
 
 def table(rows: Sequence[dict[str, str]], fields: Sequence[str] = FIELDS) -> str:
-    """Some fields of the rows as a table in Markdown; an address becomes a link."""
+    """Some fields of the rows as a table in Markdown; an address becomes a link of its host."""
     lines = [fields, ["---"] * len(fields), *([row[field] for field in fields] for row in rows)]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return re.sub(r"https://(\S+[^\s;,.|])", r"[\1](https://\1)", text)
+    return re.sub(r"https://([^/\s]+)(\S*[^\s;,.|])", r"[\1](https://\1\2)", text)

@@ -117,6 +117,12 @@ def test_the_gallery_shows_every_bug_with_its_edit_and_its_check():
         assert f"sees it: <em>{bug.caught_by}</em>" in source
 
 
+@pytest.mark.parametrize("page", ["records", f"notebooks/{NOTEBOOKS[35].stem}"])
+def test_a_table_that_a_cell_or_a_build_writes_is_one(page):
+    source = (SITE / f"{page}.html").read_text(encoding="utf-8")
+    assert source.count("<td") >= 100 and "| ---" not in source and "| \N{EM DASH} |" not in source
+
+
 def test_a_block_that_scrolls_is_reached_by_keyboard_and_only_code_is_copied(open_page):
     page = open_page()
     page.goto(address("gallery.html"))
