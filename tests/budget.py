@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30334,
-    "lines of the tests": 39898,
+    "lines of the tests": 39904,
     "words of README": 1497,
     "words of the series": 102640,
     "lines of code of the series": 16108,
