@@ -134,7 +134,9 @@ def records_page() -> str:
 
 ALONE = ["explorer.html", "live.html"]  # pages to play with
 WRITTEN = {  # longer than their file
-    **{"gallery.md": gallery_page, "records.md": records_page, "test_yourself.md": yourself_page}
+    "gallery.md": gallery_page,
+    "records.md": records_page,
+    "test_yourself.md": yourself_page,
 }
 
 

@@ -52,7 +52,6 @@ from nanogpt.drafts.shipped import (
 from nanogpt.generate import Generation, autoregressive_generate
 from nanogpt.measure.clock import DEVICES, clock, prompts_of, wait
 from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
-from nanogpt.measure.records import FIELDS
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
 from nanogpt.speculative import (
@@ -391,21 +390,20 @@ def record(row: Row, where: str, pairs: int, tokens: int, text: str) -> dict[str
     command += f" --nodes {s.nodes}" if s.nodes else ""
     command += f" --temperature {s.temperature:g} --pairs {pairs} --tokens {tokens}"
     command += f" --rule {s.rule}" if s.rule != "token" else ""
-    values = (
-        f"{s.draft}: ours, {s.rule} rule",
-        f"this course's target, {s.target}",
-        f"{platform.processor() or platform.machine()}, {where}",
-        f"{tokens} letters in the style of {text}",
-        f"{s.temperature:g}",
-        "1",
-        f"{s.nodes} nodes, {s.K} deep" if s.nodes else f"K = {s.policy or s.K}",
-        "plain decoding of the same target, cached",
-        f"{row.speed_up:.2f} ({low:.2f} to {high:.2f}, quartiles of {pairs} pairs); "
-        f"{row.tokens_per_pass:.2f} ± {row.error:.2f} tokens a pass",
-        datetime.date.today().isoformat(),
-        f"`{command}`",
-    )
-    return dict(zip(FIELDS, values, strict=True))
+    speed = f"{row.speed_up:.2f} ({low:.2f} to {high:.2f}, quartiles of {pairs} pairs)"
+    return {
+        "method": f"{s.draft}: ours, {s.rule} rule",
+        "speed-up": f"{speed}; {row.tokens_per_pass:.2f} ± {row.error:.2f} tokens a pass",
+        "model": f"this course's target, {s.target}",
+        "task": f"{tokens} letters in the style of {text}",
+        "temperature": f"{s.temperature:g}",
+        "batch": "1",
+        "machine": f"{platform.processor() or platform.machine()}, {where}",
+        "budget": f"{s.nodes} nodes, {s.K} deep" if s.nodes else f"K = {s.policy or s.K}",
+        "baseline": "plain decoding of the same target, cached",
+        "date": datetime.date.today().isoformat(),
+        "source": f"`{command}`",
+    }
 
 
 def picture(rows: list[Row]) -> figures.Picture:

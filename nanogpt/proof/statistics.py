@@ -232,14 +232,15 @@ def of_pairs(rows: Tensor, group: Tensor) -> Callable[[Tensor], tuple[Tensor, fl
     expected = torch.zeros(G, C, dtype=rows.dtype).index_add_(0, group, rows)
     square = (rows**2).sum(-1)
     itself = square - 2 * (rows**3).sum(-1) + square**2  # tr C², where C = diag(p) - p pᵀ
-    variance, largest, found = -2 * float(itself.sum()), 0.0, []
+    variance, largest, each = -2 * float(itself.sum()), 0.0, []
     for some in rows[group.argsort()].split(torch.bincount(group, minlength=G).tolist()):
-        found.append(torch.diag(some.sum(0)) - some.T @ some)
-        variance += 2 * float((found[-1] ** 2).sum())
+        covariance = torch.diag(some.sum(0)) - some.T @ some
+        variance += 2 * float((covariance**2).sum())
+        each.append((2 * float(covariance.diagonal().max()), some))
     # No eigenvalue is above twice the largest variance: what is beside it in its row sums to it.
-    most = [2 * float(covariance.diagonal().max()) for covariance in found]
-    for bound, covariance in sorted(zip(most, found, strict=True), key=lambda x: -x[0]):
-        if bound > largest:
+    for most, some in sorted(each, key=lambda x: -x[0]):
+        if most > largest:
+            covariance = torch.diag(some.sum(0)) - some.T @ some
             largest = max(largest, float(torch.linalg.eigvalsh(covariance)[-1]))
     variance = max(variance, 2 * LEAST**2)  # where all is nearly certain, a pair is no proof
     scale = largest + 0.5

@@ -161,17 +161,19 @@ def probs_of(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list
     Those that obey constraints are asked with those that do not, and ruled at once where they share
     the constraints.
     """
-    pairs = list(zip(drafts, contexts, strict=True))
-    known = {b: x.alone(context) for b, (x, context) in enumerate(pairs) if isinstance(x, Obedient)}
+    obey = [b for b, draft in enumerate(drafts) if isinstance(draft, Obedient)]
+    known = {b: drafts[b].forced(contexts[b]) for b in obey}  # type: ignore[attr-defined]
     qs = {b: q for b, q in known.items() if q is not None}
     kinds: dict[type, list[int]] = {}
     inner = [draft.draft if isinstance(draft, Obedient) else draft for draft in drafts]
-    for b in range(len(pairs)):
+    for b in range(len(drafts)):
         if b not in qs:
             kinds.setdefault(type(inner[b]), []).append(b)
     for kind, its in kinds.items():
-        ask = TOGETHER.get(kind, one_by_one) if len(its) > 1 else one_by_one
-        said = ask([inner[b] for b in its], [contexts[b] for b in its])
+        if len(its) > 1 and kind in TOGETHER:
+            said = TOGETHER[kind]([inner[b] for b in its], [contexts[b] for b in its])
+        else:
+            said = [inner[b].get_probs(contexts[b]) for b in its]
         qs |= dict(zip(its, said, strict=True))
 
     alike: dict[tuple, list[int]] = {}
@@ -183,12 +185,7 @@ def probs_of(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list
         pasts = [drafts[b].past(contexts[b]) for b in its]  # type: ignore[attr-defined]
         ruled = rules.ruled(torch.stack([qs[b] for b in its]), pasts, prompt)
         qs |= dict(zip(its, ruled, strict=True))
-    return [qs[b] for b in range(len(pairs))]
-
-
-def one_by_one(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """q of each, asked alone."""
-    return [draft.get_probs(context) for draft, context in zip(drafts, contexts, strict=True)]
+    return [qs[b] for b in range(len(drafts))]
 
 
 def propose_all(seats: Sequence[Seat]) -> list[Tree]:

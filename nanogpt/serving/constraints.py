@@ -262,12 +262,12 @@ class Obedient(Draft):
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,), float64; all equal among the tokens allowed where the draft has none of them."""
-        if (q := self.alone(context)) is not None:
+        if (q := self.forced(context)) is not None:
             return q
         said, reply = self.draft.get_probs(context)[None], self.reply
         return reply.constraints.ruled(said, [self.past(context)], reply.prompt)[0]
 
-    def alone(self, context: Sequence[int]) -> Tensor | None:
+    def forced(self, context: Sequence[int]) -> Tensor | None:
         """q (V,) where one token alone may come."""
         if (grammar := self.reply.constraints.grammar) is None:
             return None
