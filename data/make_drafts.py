@@ -1,8 +1,9 @@
 """Makes the shipped drafts from the shipped target, and the targets that were trained for theirs.
 
     python data/make_drafts.py                 all of them
-    python data/make_drafts.py ngram           one of: ngram, trained, distilled, stop, exits,
-                                               layerskip, control (into layerskip's file),
+    python data/make_drafts.py ngram           one of: ngram, greedy, trained, distilled, stop,
+                                               exits, layerskip,
+                                               control (into layerskip's file),
                                                medusa, medusa_kept, medusa2, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block, pairs,
@@ -18,6 +19,7 @@ import copy
 import dataclasses
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -104,6 +106,78 @@ def make_ngram(target, tokenizer) -> None:
     }
     alphas = ngram.row_alphas(parents, edges, rows, tokens, probs)
     ngram.save(ngram.DISTILLED, tokenizer, facts, parents, edges, rows, alphas)
+
+
+@torch.no_grad()
+def write_greedy(target, texts: int, burn: int, start: int, length: int, seed: int) -> np.ndarray:
+    """(texts, start + length) uint8: the end of a text that the target drew, then its best tokens.
+
+    `burn` tokens are drawn before the `start` that are kept.
+    """
+    target, V = FusedLanguageModel(target), target.config.vocab_size
+    generator = torch.Generator().manual_seed(seed)
+    new = torch.randint(V, (texts, 1), generator=generator)
+    written, past_kvs = [new], None
+    for i in range(burn + start + length - 1):
+        logits, _, past_kvs = target(new, past_kvs=past_kvs)
+        new = logits[:, -1].argmax(-1, keepdim=True)
+        if i < burn + start - 1:
+            new = torch.multinomial(torch.softmax(logits[:, -1], dim=-1), 1, generator=generator)
+        written.append(new)
+        if i == burn + start - 2:  # a request begins here: the target has read no more than this
+            new, past_kvs = torch.cat(written[burn:], dim=1), None
+    return torch.cat(written[burn:], dim=1).numpy().astype(np.uint8)
+
+
+def vote(texts: np.ndarray, start: int, order: int, least: int, best: dict) -> dict[bytes, int]:
+    """{context: the token that most often follows it}, where a shorter context says another.
+
+    texts (B, T): the tokens from `start` on vote, for every context up to `order` tokens that was
+    seen `least` times. best: what follows contexts of which no text, or too few of them, say it.
+    """
+    kept: dict[bytes, int] = {}
+    for n in trange(order + 1, desc="votes"):
+        votes: dict[bytes, Counter] = defaultdict(Counter)
+        for text in texts:
+            whole = text.tobytes()
+            for i in range(max(start, n), len(whole)):
+                votes[whole[i - n : i]][whole[i]] += 1
+        said = {context: token for context, token in best.items() if len(context) == n}
+        for context, counts in votes.items():
+            if context in said or counts.total() >= least:
+                [(said[context], _)] = counts.most_common(1)
+        for context, token in said.items():
+            ends = (context[i:] for i in range(1, n + 1))
+            if kept.get(next((end for end in ends if end in kept), None)) != token:
+                kept[context] = token
+    return kept
+
+
+def make_greedy(target, tokenizer) -> None:
+    started, start, length, order = time.monotonic(), 20, 106, 24
+    texts = [write_greedy(target, 512, 41, start, length, seed) for seed in trange(100, 124)]
+    tree = ngram.load()
+    parents, tokens = ngram.load_bytes(ngram.DISTILLED, ("tokens",), ngram.MAKE)[1]
+    contexts = [b""]
+    for parent, token in zip(parents[1:].tolist(), tokens[1:].tolist(), strict=True):
+        contexts.append(bytes([token]) + contexts[parent])
+    best = dict(zip(contexts, tree.table.argmax(-1).tolist(), strict=True))
+    kept = vote(np.concatenate(texts), start, order, 2, best)
+    ends = {context[i:] for context in kept for i in range(len(context) + 1)}
+    nodes = sorted(ends, key=lambda context: (len(context), context[::-1]))  # as `link` has them
+    number = {context: i for i, context in enumerate(nodes)}
+    parents, says = [0], [kept[b""]]
+    for context in nodes[1:]:
+        parents.append(number[context[1:]])
+        says.append(kept.get(context, says[parents[-1]]))
+    facts = {
+        "texts": sum(map(len, texts)),
+        "order": order,
+        "nodes": len(nodes),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    first = [0, *(context[0] for context in nodes[1:])]
+    ngram.save_greedy(ngram.GREEDY, tokenizer, facts, *map(np.array, (parents, first, says)))
 
 
 def on_windows(loss, tokens, model, batch_size: int = 16) -> Callable:
@@ -700,6 +774,7 @@ def main(names: list[str]) -> None:
     target, tokenizer = checkpoint.load()
     makers = {
         "ngram": lambda: make_ngram(target, tokenizer),
+        "greedy": lambda: make_greedy(target, tokenizer),
         "trained": lambda: make_transformer(target, tokenizer, distilled=False),
         "distilled": lambda: make_transformer(target, tokenizer, distilled=True),
         "stop": lambda: make_stop(target),

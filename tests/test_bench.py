@@ -28,6 +28,7 @@ from nanogpt.measure.bench import (
     Pair,
     Setting,
     TimedTarget,
+    bending,
     line,
     main,
     measure,
@@ -111,8 +112,16 @@ def test_the_long_tour_visits_what_it_must():
         assert {1, 16} <= {s.K for s in mine if s.draft == "distilled"}
         assert {*POLICIES} <= {s.policy for s in mine if s.draft == "distilled"}
         assert {15, 23, 31} <= {s.K for s in mine if s.rule == "block"}
-    with pytest.raises(ValueError, match="--all is a tour of its own"):
-        settings_of(parse_arguments(["--all", "--K", "4"]))
+    for tour, more in (
+        ("--all", ["--K", "4"]),
+        ("--settings", ["--K", "4"]),
+        ("--all", ["--settings"]),
+    ):
+        with pytest.raises(ValueError, match=f"{tour} is a tour of its own; leave out --"):
+            settings_of(parse_arguments([tour, *more]))
+    tour = settings_of(parse_arguments(["--settings"]))
+    assert {bending(s) for s in tour} == {"1", "0", "0.7", "0.7 p 0.9", "1 k 20"}
+    assert tour[-1].sampling == Sampling(1, top_k=20) and len(tour) == 10
 
 
 def test_the_best_draft_is_the_default():

@@ -8,8 +8,9 @@ with its parent's row (back-off).
 from __future__ import annotations
 
 import bisect
+import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 from nanogpt.speculative import Draft
 
 DISTILLED = DATA_DIR / "checkpoints" / "ngram.safetensors"
+GREEDY = DATA_DIR / "checkpoints" / "greedy.safetensors"
+MAKE = "python data/make_drafts.py {}"
 
 
 class NGramDraft(Draft):
@@ -58,33 +61,15 @@ class NGramDraft(Draft):
         return self.rows[i]
 
 
-class NGramAutomaton(Draft):
-    """The same guesses, many in a row: it follows the text forwards, one step a token.
+class Contexts:
+    """A tree of contexts, which follows a text forwards, one step a token.
 
-    parents, tokens (N,): in the order of `link`; table (N, V), which must stay as it is: a row
-    becomes float64, and its running sums are made, when it is first asked for. alphas (N,): of each
-    row the chance that a guess from it is accepted; 1 if it is not known. least: a chain stops
-    before the guess with which the product of its rows' alphas would fall below. (Which row comes
-    next depends on the guesses before it alone, so no guess is dropped that was drawn.)
-    Raises ValueError if a row is no distribution, or `least` is not in [0, 1].
+    parents, tokens (N,): in the order of `link`.
     """
 
-    def __init__(
-        self,
-        parents: np.ndarray,
-        tokens: np.ndarray,
-        table: Tensor,
-        alphas: np.ndarray | None = None,
-        least: float = 0.0,
-    ):
-        if not 0 <= least <= 1:
-            raise ValueError(f"least is {least}; a chance is in [0, 1], and 0 never stops")
-        check_probabilities(table)
-        self.least, self.table, self.vocab_size = least, table, table.shape[-1]
-        self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
-        self.rows: list[Tensor | None] = [None] * len(table)
-        self.sums: list[memoryview | None] = [None] * len(table)  # which bisect reads fast
-        *arrays, self.order = automaton(parents, tokens, self.vocab_size)
+    def __init__(self, parents: np.ndarray, tokens: np.ndarray, vocab_size: int):
+        self.vocab_size = vocab_size
+        *arrays, self.order = automaton(parents, tokens, vocab_size)
         self.edges, self.first, self.shorter, self.nodes = map(memoryview, arrays)
 
     def step(self, state: int, token: int) -> int:
@@ -110,42 +95,123 @@ class NGramAutomaton(Draft):
         """The node of the longest end of `context` that the tree knows."""
         return self.nodes[self.state(context)]
 
-    def row(self, i: int) -> Tensor:
-        """q (V,) after node i."""
-        if self.rows[i] is None:
-            row = self.table.numpy()[i].astype(float)
-            sums = np.add.accumulate(row)
-            row /= sums[-1]  # to float64's last bit: the claimed q is the drawn q
-            sums /= sums[-1]
-            self.sums[i], self.rows[i] = memoryview(sums), torch.from_numpy(row)
-        return self.rows[i]
+
+class GreedyAutomaton(Contexts, Draft):
+    """Guesses for temperature 0: the token that the target most often puts first after a context.
+
+    That is not the head of the best q. A context stands for many texts, and the target's best token
+    is not the same in all of them: q shares its probability out, and a vote takes the majority's.
+    best (N,): what follows node i; parents, tokens (N,): in the order of `link`.
+    """
+
+    def __init__(self, parents, tokens, best: np.ndarray, vocab_size: int):
+        super().__init__(parents, tokens, vocab_size)
+        self.best = memoryview(best.astype(np.int32)[np.asarray(self.nodes)])  # of each state
+        self.rows = torch.eye(vocab_size, dtype=torch.float64)
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, all of which may be read: 1 for one token."""
+        return self.rows[self.best[self.state(context)]]
+
+    def draw(
+        self, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
+    ) -> tuple[list[int], Tensor]:
+        """K tokens and their one-hot q (K, V), whatever the sampling: nothing is drawn."""
+        candidates, state = [], self.state(context)
+        for _ in range(K):
+            candidates.append(self.best[state])
+            state = self.step(state, candidates[-1])
+        return candidates, self.rows[candidates]
+
+
+class NGramAutomaton(Contexts, Draft):
+    """The guesses of NGramDraft, many in a row.
+
+    parents, tokens (N,): in the order of `link`; table (N, V), which must stay as it is: a row
+    becomes float64, and is bent as the sampling says, each time that it is asked for. (Nine of ten
+    rows that a text asks for were never asked for before: to keep them would cost memory and save
+    no time.) alphas (N,): of each row the chance that a guess from it is accepted; 1 if it is not
+    known. least: a chain stops before the guess with which the product of its rows' alphas would
+    fall below. (Which row comes next depends on the guesses before it alone, so no guess is dropped
+    that was drawn.) greedy: makes the draft that is asked at temperature 0.
+    Raises ValueError if a row is no distribution, or `least` is not in [0, 1].
+    """
+
+    def __init__(
+        self,
+        parents: np.ndarray,
+        tokens: np.ndarray,
+        table: Tensor,
+        alphas: np.ndarray | None = None,
+        least: float = 0.0,
+        greedy: Callable[[], Draft] | None = None,
+    ):
+        if not 0 <= least <= 1:
+            raise ValueError(f"least is {least}; a chance is in [0, 1], and 0 never stops")
+        check_probabilities(table)
+        super().__init__(parents, tokens, table.shape[-1])
+        self.least, self.table, self.greedy = least, table.numpy(), greedy
+        self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
+
+    def row(self, i: int, sampling: Sampling | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """q (V,) after node i, bent by a sampling, and its running sums (V,) up to a factor."""
+        q = self.table[i].astype(float)
+        if sampling is not None:
+            q = bent(q, sampling)
+        sums = np.add.accumulate(q)
+        q /= sums[-1]  # to float64's last bit: the claimed q is the drawn q
+        return q, sums
 
     def get_probs(self, context: Sequence[int]) -> Tensor:
         """q (V,) of the token after `context`, all of which may be read."""
-        return self.row(self.node(context))
+        return torch.from_numpy(self.row(self.node(context))[0])
 
     def draw(
         self, context: Sequence[int], K: int, sampling: Sampling, rng: RandomSource
     ) -> tuple[list[int], Tensor]:
         """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from.
 
-        Where q is taken as it is, fewer if the chain stops before; at least one if K is.
+        At temperature 0, what `greedy` makes of it. Where q is taken as it is, fewer if the chain
+        stops before; at least one if K is.
         """
-        if sampling != Sampling():
-            return super().draw(context, K, sampling, rng)
+        if sampling.temperature == 0:
+            draw = self.greedy().draw if self.greedy else super().draw
+            return draw(context, K, sampling, rng)
+        bending = None if sampling == Sampling() else sampling
         candidates, rows, state, joint = [], [], self.state(context), 1.0
         for _ in range(K):
             i = self.nodes[state]
-            if self.least:
+            if self.least and bending is None:
                 joint *= self.alphas[i]
                 if joint < self.least and candidates:
                     break
-            q = self.row(i)
-            token = rng.categorical(q, self.sums[i])
+            q, sums = self.row(i, bending)
+            token = rng.categorical(q, memoryview(sums))  # which bisect reads fast
             state = self.step(state, token)
             candidates.append(token)
             rows.append(q)
-        return candidates, torch.stack(rows) if rows else self.table[:0].double()
+        return candidates, torch.from_numpy(np.array(rows).reshape(-1, self.vocab_size))
+
+
+def bent(q: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """What sampling.of_probs makes of q (V,), up to a factor and rounding, in a tenth of the time.
+
+    A guess is drawn from one row, and a call of torch costs more than a row of 65 numbers.
+    """
+    if sampling.temperature != 1:
+        q = (q / q.max()) ** (1 / sampling.temperature)
+    if sampling.top_k is None and sampling.top_p is None:
+        return q
+    ranked, n = np.sort(q)[::-1], min(sampling.top_k or len(q), len(q))
+    if sampling.top_p is not None and sampling.top_p < 1:
+        sums = ranked[:n].cumsum()  # a rank stays if those above it sum to less than top_p
+        n = min(int(sums.searchsorted(sampling.top_p * sums[-1])) + 1, n)
+    if n < len(q):
+        q = q * (q >= ranked[n - 1])
+        if ranked[n] == ranked[n - 1]:  # of equal ones the lower token stays
+            tied = np.flatnonzero(q == ranked[n])
+            q[tied[n - np.count_nonzero(q > ranked[n]) :]] = 0
+    return q
 
 
 def automaton(
@@ -428,6 +494,18 @@ def save(
         "weights": weights[weights > 0],
         "alphas": np.round(255 * (np.ones(len(parents)) if alphas is None else alphas)),
     }
+    save_bytes(path, tokenizer, facts, arrays)
+
+
+def save_greedy(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, best) -> None:
+    """Write what a GreedyAutomaton is made of, compressed. Arrays (N,) as there."""
+    children = np.bincount(parents[1:], minlength=len(parents))
+    arrays = {"children": children, "tokens": tokens, "best": best}
+    save_bytes(path, tokenizer, facts, arrays)
+
+
+def save_bytes(path: Path, tokenizer: CharTokenizer, facts: dict, arrays: dict) -> None:
+    """Write arrays of whole numbers below 256, compressed."""
     packed = {name: zlib.compress(x.astype(np.uint8).tobytes(), 9) for name, x in arrays.items()}
     tensors = {
         name: torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -436,27 +514,41 @@ def save(
     checkpoint.save_tensors(path, tensors, {"vocabulary": tokenizer.chars, "facts": facts})
 
 
-def load(path: Path = DISTILLED, least: float = 0.0) -> NGramAutomaton:
-    """The distilled draft in a file. What was left out of a row is taken from its parent's.
+def load_bytes(path: Path, names: Sequence[str], make_one: str) -> tuple[int, list[np.ndarray]]:
+    """The size of the vocabulary, and the arrays that save_bytes wrote, parents for children.
 
-    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours, or for a
-    bad `least`.
+    Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
-    names = ("children", "tokens", "sizes", "followers", "weights", "alphas")
-    make_one = "python data/make_drafts.py ngram"
-    header, tensors = checkpoint.load_tensors(path, names, make_one)
+    header, tensors = checkpoint.load_tensors(path, ("children", *names), make_one)
     try:
-        contents = [zlib.decompress(tensors[name].numpy()) for name in names]
+        contents = [zlib.decompress(tensors[name].numpy()) for name in ("children", *names)]
     except zlib.error as error:
         raise ValueError(
             f"{path} is no tree of ours ({error}); {checkpoint.remedy(path, make_one)}"
         ) from error
-    children, tokens, sizes, followers, roots, alphas = (
-        np.frombuffer(content, np.uint8) for content in contents
-    )
+    children, *arrays = (np.frombuffer(content, np.uint8) for content in contents)
     parents = np.concatenate([[0], np.repeat(np.arange(len(children)), children)])
+    return len(header["vocabulary"]), [parents, *arrays]
+
+
+def load(path: Path = DISTILLED, least: float = 0.0) -> NGramAutomaton:
+    """The distilled draft in a file. What was left out of a row is taken from its parent's.
+
+    At temperature 0 the shipped one asks load_greedy's. Raises FileNotFoundError if there is no
+    such file, ValueError if it is none of ours, or for a bad `least`.
+    """
+    names, make_one = ("tokens", "sizes", "followers", "weights", "alphas"), MAKE.format("ngram")
+    V, (parents, tokens, sizes, followers, roots, alphas) = load_bytes(path, names, make_one)
     weights, sizes = ((np.arange(256) / 255) ** 2)[roots], sizes.astype(int)
     used = np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights, minlength=len(sizes))
     backoff = np.maximum(1 - used, 0)
-    table = back_off(parents, sizes, followers, weights, backoff, len(header["vocabulary"]))
-    return NGramAutomaton(parents, tokens.astype(int), table, alphas / 255, least)
+    table = back_off(parents, sizes, followers, weights, backoff, V)
+    greedy = load_greedy if path == DISTILLED else None
+    return NGramAutomaton(parents, tokens.astype(int), table, alphas / 255, least, greedy)
+
+
+@functools.cache
+def load_greedy(path: Path = GREEDY) -> GreedyAutomaton:
+    """The draft for temperature 0 in a file, read once. Raises what `load` raises."""
+    V, (parents, tokens, best) = load_bytes(path, ("tokens", "best"), MAKE.format("greedy"))
+    return GreedyAutomaton(parents, tokens.astype(int), best, V)

@@ -7,10 +7,10 @@ Prompts are from the validation split; drafts (and seeds) are ready before the c
 their building is shown apart. Of blocks it also says, without a clock and without a coin, how many
 tokens one brings on average: that tells two drafts apart long before the seconds do.
 
-`nanogpt bench` takes a short tour, `--all` the long one of book/measured.md. With --target,
---draft, --K, --temperature or --rule it measures every combination of what is given: `--draft
-distilled --K 4 8 12 acceptance`. After the warm-up it says how long it will take. `--records`
-prints the rows as book/records.md has them.
+`nanogpt bench` takes a short tour, `--all` the long one of book/measured.md, `--settings` one of
+temperatures and cuts that people use. With --target, --draft, --K, --temperature or --rule it
+measures every combination of what is given: `--draft distilled --K 4 8 12 acceptance`. After the
+warm-up it says how long it will take. `--records` prints the rows as book/records.md has them.
 
 `--device cuda` (or mps) puts the target and every draft that is a network there; tables, and all
 that is drawn or judged, stay on the CPU. The clock waits for a GPU before it starts and stops.
@@ -78,7 +78,8 @@ class Setting:
     """One row of the table: what is decoded with what, and judged by which of RULES.
 
     K: how deep the draft guesses; policy: one of POLICIES, which chooses it instead; nodes: of a
-    tree. A draft of PROPOSERS is judged by accept_tree.
+    tree; temperature, top_k and top_p: of target and draft alike. A draft of PROPOSERS is judged by
+    accept_tree.
     """
 
     target: str
@@ -88,6 +89,13 @@ class Setting:
     rule: str = "token"
     policy: str | None = None
     nodes: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """What bends the probabilities."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
 
 
 BLOCKS = [
@@ -110,6 +118,14 @@ ALL += [
     Setting(target, name, K, 1.0, nodes=NODES.get(name))
     for target in TARGETS
     for name, K in BEST_PROPOSED.items()
+]
+
+
+BENDING = ((1, None, None), (0, None, None), (0.7, None, None), (0.7, None, 0.9), (1, 20, None))
+SETTINGS = [  # as people sample, with the best draft here
+    dataclasses.replace(block, temperature=T, top_k=top_k, top_p=top_p)
+    for T, top_k, top_p in BENDING
+    for block in BLOCKS
 ]
 
 
@@ -356,7 +372,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
 
 
 HEADER = (
-    "target    draft                  K           T   rule   speed-up  quartiles     together"
+    "target    draft                  K           T         rule   speed-up  quartiles     together"
     "  predicted  α     tokens/pass  outside │ target draft accept cache rest"
 )
 
@@ -364,6 +380,12 @@ HEADER = (
 def depth(s: Setting) -> str:
     """How deep a setting's draft guesses, or who says so, and the nodes of its tree."""
     return f"{s.policy or s.K or 'own'}" + (f", {s.nodes} n" if s.nodes else "")
+
+
+def bending(s: Setting) -> str:
+    """A setting's temperature, and what else bends its probabilities."""
+    cuts = (f" k {s.top_k}" if s.top_k else "") + (f" p {s.top_p:g}" if s.top_p else "")
+    return f"{s.temperature:g}{cuts}"
 
 
 def line(row: Row) -> str:
@@ -374,7 +396,7 @@ def line(row: Row) -> str:
     alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
     predicted = "–" if row.predicted is None else f"{row.predicted:.2f}×"
     return (
-        f"{s.target:9} {s.draft:22} {depth(s):11} {s.temperature:<3g} {s.rule:6} "
+        f"{s.target:9} {s.draft:22} {depth(s):11} {bending(s):9} {s.rule:6} "
         f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.together:6.2f}×   "
         f"{predicted:>7}    {alpha:>5} {row.tokens_per_pass:6.2f} ± {row.error:4.2f}"
         f"{row.outside * 1e6:6.0f} µs │ {target:>5}% {share['draft']:>4}% "
@@ -390,13 +412,15 @@ def record(row: Row, where: str, pairs: int, tokens: int, text: str) -> dict[str
     command += f" --nodes {s.nodes}" if s.nodes else ""
     command += f" --temperature {s.temperature:g} --pairs {pairs} --tokens {tokens}"
     command += f" --rule {s.rule}" if s.rule != "token" else ""
+    if s.top_k or s.top_p:
+        command = f"nanogpt bench --records --settings --pairs {pairs} --tokens {tokens}"
     speed = f"{row.speed_up:.2f} ({low:.2f} to {high:.2f}, quartiles of {pairs} pairs)"
     return {
         "method": f"{s.draft}: ours, {s.rule} rule",
         "speed-up": f"{speed}; {row.tokens_per_pass:.2f} ± {row.error:.2f} tokens a pass",
         "model": f"this course's target, {s.target}",
         "task": f"{tokens} letters in the style of {text}",
-        "temperature": f"{s.temperature:g}",
+        "temperature": bending(s).replace(" k ", ", top-k ").replace(" p ", ", top-p "),
         "batch": "1",
         "machine": f"{platform.processor() or platform.machine()}, {where}",
         "budget": f"{s.nodes} nodes, {s.K} deep" if s.nodes else f"K = {s.policy or s.K}",
@@ -445,7 +469,7 @@ def run(
     """
     ready, seconds, short = [], 0.0, min(n, 40)
     for s in tqdm(settings, desc="warm-up"):
-        target, sampling = targets[s.target], Sampling(s.temperature)
+        target, sampling = targets[s.target], s.sampling
         if s.draft in PROPOSERS:
             draft = proposer(s.draft, target, drafts.get("distilled"), s.K, s.nodes)
             target = draft.target or target  # a draft may have one of its own
@@ -478,6 +502,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
+    parser.add_argument("--settings", action="store_true", help="the best draft, as people sample")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))
     parser.add_argument("--draft", nargs="+", choices=[*DRAFTS, *PROPOSERS])
     parser.add_argument("--K", nargs="+", type=int, help="how deep the draft guesses")
@@ -497,15 +522,17 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def settings_of(given: argparse.Namespace) -> list[Setting]:
     """A tour, or every combination of what was given; draft and K default to the best.
 
-    The rule defaults to the token-wise one. Raises ValueError for --all beside a combination, and
+    The rule defaults to the token-wise one. Raises ValueError for a tour beside a combination, and
     for a rule or a policy beside a draft of PROPOSERS.
     """
     chosen = ("target", "draft", "K", "policy", "nodes", "temperature", "rule")
-    if not any(getattr(given, name) for name in chosen):
-        return list(dict.fromkeys(ALL if given.all else SHORT))
-    if given.all:
-        words = ", ".join(f"--{name}" for name in chosen)
-        raise ValueError(f"--all is a tour of its own; leave out {words}")
+    tours = {"--all": given.all and ALL, "--settings": given.settings and SETTINGS}
+    [tour, *more] = [name for name, rows in tours.items() if rows] or [None]
+    if not more and not any(getattr(given, name) for name in chosen):
+        return list(dict.fromkeys(tours.get(tour, SHORT)))
+    if tour:
+        words = ", ".join([*more, *(f"--{name}" for name in chosen)])
+        raise ValueError(f"{tour} is a tour of its own; leave out {words}")
     proposers = [draft for draft in given.draft or [] if draft in PROPOSERS]
     if proposers and (given.rule or given.policy):
         raise ValueError(
