@@ -17,10 +17,8 @@ from nanogpt.show.figures import (
     ACCEPTED,
     GREY,
     REJECTED,
-    SERIES,
     STYLE,
     Picture,
-    picture,
     shown,
 )
 
@@ -132,12 +130,12 @@ def outcome_cache(
     return axes.figure
 
 
-def allowed(T_d: float | np.ndarray, hit: float) -> float | np.ndarray:
+def allowed(T_d: float, hit: float) -> float:
     """How many times as fast as in turn a round may be; T_d: drafting, in verifications.
 
     A hit takes as long as the slower of the two, and a miss as long as both. hit: how often.
     """
-    return (1 + T_d) / (hit * np.maximum(1, T_d) + (1 - hit) * (1 + T_d))
+    return (1 + T_d) / (hit * max(1, T_d) + (1 - hit) * (1 + T_d))
 
 
 def typical(texts: Sequence[Sequence[tuple]], n: int) -> Sequence[tuple]:
@@ -224,27 +222,6 @@ def roll_outs(
     y = 6.4 + 2.7 * len(branches)
     words(axes, 28, y, "the target's token", ha="left", fontsize=9)
     words(axes, 28 + step, y, "drawn by the pass before", ha="left", fontsize=9)
-    return axes.figure
-
-
-@mpl.rc_context(STYLE)
-def gain_curves(
-    hits: Sequence[float], points: Mapping[str, tuple[float, float, float, float]], title: str
-) -> Picture:
-    """What the equation allows against T_d, a line for each share of hits; measured points on it.
-
-    points: (T_d, gain, lower and upper quartile) of each.
-    """
-    axes = picture(title, "T_d: drafting, in verifications", "times as fast as in turn", 8, 3.6)
-    x = np.linspace(0, 2.5, 101)
-    for hit, (colour, dash, *_) in zip(hits, SERIES, strict=False):
-        axes.plot(x, allowed(x, hit), color=colour, linestyle=dash, label=f"hits {hit:.2f}")
-    for (label, (T_d, gain, low, high)), mark in zip(points.items(), "os^", strict=False):
-        bar = [[gain - low], [high - gain]]
-        axes.errorbar(T_d, gain, bar, color="black", marker=mark, capsize=3, label=label)
-    axes.axhline(1, color=GREY, linewidth=0.8)
-    axes.set_ylim(min([0.8, *(low for *_, low, _ in points.values())]) - 0.05, 2.1)
-    axes.figure.legend(loc="outside lower left", ncols=4)
     return axes.figure
 
 
