@@ -21,13 +21,13 @@ from nanogpt.show.figures import DRAFT, GREY, STYLE, TARGET, Picture, shown
 def judge(mine: Callable) -> None:
     """Judges my_medusa_loss(logits, tokens): Σ .8^i times the mean cross-entropy of head i.
 
-    It is compared with the right sum, in float64, for three heads and for one; so is the gradient
+    It is compared with the right sum, in float64, for five heads and for one; so is the gradient
     that each head gets from it.
     Raises AssertionError for labels too near or too far, a lost or shifted weight, a sum where a
     mean belongs, labels that wrap around, or a loss that does not teach every head.
     """
     generator = torch.Generator().manual_seed(0)
-    for n_heads in (3, 1):
+    for n_heads in (5, 1):
         shape = (2, 9, n_heads, 5)
         logits = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
         tokens = torch.randint(5, shape[:2], generator=generator)

@@ -38,12 +38,12 @@ TREES = {  # what it is: tokens, parents, q of each node, the simplest first
     "a chain of two": ([2, 0], [-1, 0], [Q, Q_LATER]),
     "a guess with p = q": ([1], [-1], [P]),
     "two siblings drawn without replacement": ([2, 1], [-1, -1], [Q, Q_LATER]),
-    "two siblings drawn with replacement, alike": ([2, 2], [-1, -1], [Q, Q]),
+    "four siblings drawn with replacement": ([2, 2, 1, 0], [-1] * 4, [Q] * 4),
     "two fixed siblings": ([2, 0], [-1, -1], [[0, 0, 1], [1, 0, 0]]),
     "three siblings": ([2, 1, 0], [-1] * 3, [Q, Q_LATER, [1, 0, 0]]),
     "a second sibling with a child": ([2, 1, 1], [-1, -1, 1], [Q, Q_LATER, Q]),
     "two levels, siblings apart": ([2, 1, 1, 0, 2], [-1, 0, -1, 0, 2], [Q, Q, Q_LATER, P, P]),
-    "a chain of three": ([2, 0, 1], [-1, 0, 1], [Q, Q_LATER, P]),
+    "a chain of six": ([2, 0, 1] * 2, [-1, 0, 1, 2, 3, 4], [Q, Q_LATER, P] * 2),
     "four levels, siblings on the last": (
         *([2, 0, 1, 0, 2], [-1, 0, 1, 2, 2]),
         [Q, P, Q, Q, [0, 0.25, 0.75]],
@@ -82,7 +82,7 @@ def outcome(rule: Callable, name: str, rng) -> tuple[tuple[int, ...], int]:
     """(path, token) of a rule on one of TREES. Raises AssertionError if that is not their form."""
     tokens, parents, rows = TREES[name]
     q = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
-    p = torch.tensor([P, *OTHERS[: len(tokens)]], dtype=torch.float64)
+    p = torch.tensor([P, *OTHERS, Q][: len(tokens) + 1], dtype=torch.float64)
     draw = rng.categorical
     rng.categorical = lambda probs: draw(torch.as_tensor(probs))  # a list will do
     tree, probs = Tree(list(tokens), list(parents), q.clone()), p.clone()

@@ -14,53 +14,52 @@ import torch
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.exact import Branch, enumerate_outcomes, total_variation
 from nanogpt.show.diagrams import KINDS, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, GREY, RESAMPLED, SERIES, STYLE, TARGET, Picture
 from nanogpt.trees.lossy import longest_path
 from nanogpt.trees.tree import Tree
 
-EVEN, SURE = [0.25] * 4, [0.0, 1.0, 0.0, 0.0]
+EVEN, SURE, MEDUSA = [0.25] * 4, [0.0, 1.0, 0.0, 0.0], (0.09, 0.3)  # epsilon, delta
 LEANS, TAIL = [0.6, 0.2, 0.15, 0.05], [0.05, 0.7, 0.2, 0.05]
 FLAT, HALF, MOST = [0.1, 0.3, 0.3, 0.3], [0.5, 0.4, 0.05, 0.05], [0.9, 0.05, 0.03, 0.02]
 
 CASES = {  # name: (tokens, parents, p (N+1, 4), epsilon, delta)
-    "no guess at all": ([], [], [LEANS], 0.09, 0.3),
-    "one unlikely guess": ([3], [-1], [TAIL, EVEN], 0.09, 0.3),
-    "a chain of two likely guesses": ([1, 0], [-1, 0], [TAIL, LEANS, TAIL], 0.09, 0.3),
-    "a chain whose second guess is unlikely": ([1, 3], [-1, 0], [TAIL, LEANS, EVEN], 0.09, 0.3),
-    "a likely guess after an unlikely one": ([3, 0], [-1, 0], [TAIL, LEANS, EVEN], 0.09, 0.3),
+    "no guess at all": ([], [], [LEANS], *MEDUSA),
+    "one unlikely guess": ([3], [-1], [TAIL, EVEN], *MEDUSA),
+    "a chain whose second guess is unlikely": ([1, 3], [-1, 0], [TAIL, LEANS, EVEN], *MEDUSA),
+    "a likely guess after an unlikely one": ([3, 0], [-1, 0], [TAIL, LEANS, EVEN], *MEDUSA),
     "a p of exactly epsilon": ([2], [-1], [EVEN, LEANS], 0.25, 4.0),
-    "a large epsilon": ([1], [-1], [LEANS, TAIL], 0.4, 0.5),
     "a larger epsilon": ([2], [-1], [LEANS, TAIL], 2.0, 0.05),
     "a large delta": ([2], [-1], [LEANS, TAIL], 0.1, 0.9),
     "a large epsilon and delta": ([2], [-1], [LEANS, TAIL], 0.5, 0.5),
-    "a p with zeros in it": ([1, 2], [-1, 0], [SURE, LEANS, TAIL], 0.09, 0.3),
+    "a p with zeros in it": ([1, 2], [-1, 0], [SURE, LEANS, TAIL], *MEDUSA),
     "a p with one zero in it": ([2], [-1], [[0.5, 0.45, 0.05, 0.0], EVEN], 0.09, 0.1),
-    "the longer path through the second child": (
-        [1, 2, 0],
-        [-1, -1, 1],
-        [TAIL, SURE, LEANS, EVEN],
-        0.09,
-        0.3,
+    "the longer path through the third child": (
+        [0, 1, 2, 0],
+        [-1, -1, -1, 2],
+        [TAIL, EVEN, SURE, LEANS, EVEN],
+        *MEDUSA,
     ),
-    "two children, the second likelier": ([2, 1], [-1, -1], [TAIL, LEANS, EVEN], 0.09, 0.3),
-    "a chain of four": ([1, 0, 1, 0], [-1, 0, 1, 2], [TAIL, LEANS, TAIL, LEANS, EVEN], 0.09, 0.3),
+    "a chain of five, and a likelier guess after it": (
+        [2, 0, 1, 0, 1, 1],
+        [-1, 0, 1, 2, 3, -1],
+        [TAIL, LEANS, TAIL, LEANS, TAIL, EVEN, EVEN],
+        *MEDUSA,
+    ),
     "a row that wavers after a sure one": ([1, 0], [-1, 0], [SURE, FLAT, TAIL], 2.0, 0.3),
     "a surer row after one that wavers": ([1, 1], [-1, 0], [FLAT, LEANS, SURE], 2.0, 0.7),
     "two paths of two, the one with the less likely end": (  # .5 · .4 = .20, .2 · .9 = .18
         [2, 0, 0, 1],
         [-1, -1, 0, 1],
         [[0.5, 0.1, 0.2, 0.2], MOST, HALF, EVEN, LEANS],
-        0.09,
-        0.3,
+        *MEDUSA,
     ),
     "two paths of two, the one with the less likely beginning": (  # .3 · .65 = .195, .45 · .42
         [0, 1, 0, 1],
         [-1, -1, 0, 1],
         [[0.3, 0.45, 0.2, 0.05], [0.65, 0.2, 0.1, 0.05], [0.4, 0.42, 0.1, 0.08], EVEN, LEANS],
-        0.09,
-        0.3,
+        *MEDUSA,
     ),
 }
 
@@ -114,6 +113,14 @@ def judge(mine: Callable) -> None:
             raise AssertionError(f"{said}; {slip_of_path(name, path, right, found)}")
     for name, (path, chances) in found.items():
         slip_of_token(name, path, chances)
+        tokens, parents, p, *bars = CASES[name]
+        if tuple(bars) == MEDUSA:  # one rule, from tree to tree
+            tree, p = tree_of(tokens, parents), torch.tensor(p, dtype=torch.float64)
+            again, _ = outcome(rules["one unlikely guess"], tree, p, Branch(()), name)
+            assert again == path, (
+                f"{name}: after other trees, the rule's path is {list(again)}, not "
+                f"{list(path)}; what it remembers of a tree belongs inside the rule"
+            )
 
 
 def made_by(mine: Callable, epsilon: float, delta: float) -> Callable:
@@ -128,7 +135,7 @@ def made_by(mine: Callable, epsilon: float, delta: float) -> Callable:
 
 def tree_of(tokens: list[int], parents: list[int]) -> Tree:
     """The tree of a case, with a q that says nothing of p."""
-    q = torch.tensor([SURE, LEANS, EVEN, TAIL][: len(tokens)], dtype=torch.float64)
+    q = torch.tensor([SURE, LEANS, EVEN, TAIL, EVEN, EVEN][: len(tokens)], dtype=torch.float64)
     return Tree(tokens, parents, q.reshape(-1, 4))
 
 
@@ -165,7 +172,7 @@ def path_of(tokens, parents, p, epsilon, delta, bar=None, slip="") -> tuple[int,
         chances = tree.q.numpy()[range(len(rows)), tokens]
     bar = bar[own if slip == "rows" else rows]
     passed = chances >= bar if slip == "on" else chances > bar
-    return tuple(longest_path(tree, passed, p[rows, tokens]))
+    return tuple(longest_path(tree, passed, p[rows, tokens] if slip == "q" else chances))
 
 
 def slip_of_path(name: str, path: tuple, right: tuple, found: dict) -> str:

@@ -110,12 +110,7 @@ def slip(features: Tensor, after: list, hidden: Tensor, tokens: list, known: int
         (
             "; you counted from the text's start: after a restart the first feature is not the "
             "first token's, so count from the end",
-            n - 1 > P and after[:1] == tokens[known + 1 : known + 2],
-        ),
-        (
-            "; you counted from the text's start: after a restart the first feature is not the "
-            "first token's, so count from the end",
-            n - 1 > P and after[:1] == tokens[known : known + 1],
+            n - 1 > P and after[:1] in (tokens[known : known + 1], tokens[known + 1 : known + 2]),
         ),
     ]
     return next((said for said, holds in slips if holds), "")

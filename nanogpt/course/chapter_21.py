@@ -94,7 +94,7 @@ def slip(rows: list[list[int]], right: list[list[int]], m: int) -> str:
 
 
 CASES = [  # a name, the token after some tokens, the guesses
-    ("after 0 comes 1, after 1 comes 2, then 0", lambda t: (t[-1] + 1) % 3 if t else 1, [0] * 5),
+    ("after 0 comes 1, then 2, then 0", lambda t: (t[-1] + 1) % 3 if t else 1, [2, 1, 0] * 4),
     ("the next is the sum of all so far and 1", lambda t: (sum(t) + 1) % 7, [0, 3, 3, 6, 2, 1]),
     ("always 4, whatever came before", lambda t: 4, [0, 1, 2, 3]),
     ("the place's own number", lambda t: len(t), [0, 1, 2]),

@@ -16,14 +16,14 @@ from nanogpt.sampling import Sampling
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import DRAFT, RESAMPLED, STYLE, TARGET, Picture, shown
 
-V, PLACES, CURRENT = 3, 3, 2
+V, PLACES, CURRENT = 3, 4, 1
 RULES = Sampling(), Sampling(0.5), Sampling(top_k=2), Sampling(0)
 
 
 def judge(mine: Callable) -> None:
     """Judges my_told(logits, table, current, sampling, rng) -> (tokens, q).
 
-    Every outcome of three places over three letters is enumerated: how often it comes, and the q
+    Every outcome of four places over three letters is enumerated: how often it comes, and the q
     that is claimed with it, at temperature 1, .5, with top-k and greedy.
     Raises AssertionError for a q that is not the conditional that the token was drawn from, a
     correction from the wrong token or in the wrong place, a rule that is not applied, or too early.
@@ -57,8 +57,8 @@ def taken(got) -> tuple[tuple[int, ...], Tensor]:
         "your function returned None for the tokens or for q; both are wanted, a row of q a token"
     )
     if isinstance(q, (list, tuple)):
-        assert all(isinstance(row, Tensor) for row in q), "q holds no tensors; a row (V,) a token"
-        q = torch.stack(list(q)) if q else torch.empty(0, V)
+        rows = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in q]
+        q = torch.stack(rows) if rows else torch.empty(0, V)
     tokens = tuple(int(token) for token in tokens)
     assert len(tokens) == PLACES, f"{PLACES} rows of logits, but {len(tokens)} tokens; one a row"
     q = torch.as_tensor(q)

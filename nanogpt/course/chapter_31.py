@@ -43,55 +43,56 @@ def judge(mine: Callable) -> None:
 
 def judge_pass(mine: Callable, tokens: list[int], parents: list[int]) -> None:
     """One pass of the judge. Raises AssertionError with the slip."""
-    past = (1, 2)  # of the reply so far: the judge's pasts are simply its tokens
+    past = "1, 2"  # of the reply so far: nothing that an answer could add a token to by itself
 
-    def after(before: tuple[int, ...], token: int) -> tuple[int, ...]:
-        assert isinstance(before, tuple), f"after({before!r}, …): give it a past, and then a token"
+    def after(before: str, token: int) -> str:
+        assert isinstance(before, str), f"after({before!r}, …): give it a past, and then a token"
         assert isinstance(token, int), f"after(…, {token!r}): one token at a time"
-        return (*before, token)
+        return f"{before}, {token}"
 
     right = [past]
     for token, parent in zip(tokens, parents, strict=True):
-        right.append((*right[parent + 1], token))
+        right.append(after(right[parent + 1], token))
     given = list(tokens), list(parents)
     answer = mine(past, *given, after)
-    assert answer is not None, "nothing came back: return the list of pasts"
     assert given == (tokens, parents), "tokens or parents were changed in place: work on a copy"
     assert hasattr(answer, "__len__") and not isinstance(answer, (str, dict)), (
         f"{answer!r} came back, not a list of pasts"
     )
     got = list(answer)
-    where = f"guesses {tokens} with parents {parents}, after a reply of {list(past)}"
+    where = f"guesses {tokens} with parents {parents}, after a reply of [{past}]"
     assert len(got) == len(right), (
         f"{where}: {len(got)} pasts came back, and {len(right)} are needed, one for each row: that "
         "of the current token, and one for each guess"
     )
     for row, (have, want) in enumerate(zip(got, right, strict=True)):
         assert have == want, (
-            f"{where}: row {row} comes after {list(want)}, and you said {have!r}; "
+            f"{where}: row {row} comes after [{want}], and you said {have!r}; "
             f"{slip(got, right, past, tokens, parents)}"
         )
 
 
-def slip(got: list, right: list, past: tuple, tokens: list[int], parents: list[int]) -> str:
+def slip(got: list, right: list, past: str, tokens: list[int], parents: list[int]) -> str:
     """What was probably done wrong."""
+    if not all(isinstance(one, str) for one in got):
+        return "a past may look like anything: only after(past, token) can add a token to it"
     if all(one == past for one in got):
         return "each row has guesses of its own before it, and yours all have the same past"
     if got[0] != past:
         return "row 0 is the current token's: no guess comes before it"
     chained = [past]
     for token in tokens:
-        chained.append((*chained[-1], token))
+        chained.append(f"{chained[-1]}, {token}")
     if got == chained:
         return "a guess follows its parent, which need not be the guess before it in the list"
     off = [past]
     for token, parent in zip(tokens, parents, strict=True):
-        off.append((*off[parent], token))
+        off.append(f"{off[parent]}, {token}")
     if got == off:
         return "row 0 is the current token's, so the row of node j is at j + 1"
     if got[1:] == right[:-1]:
         return "a guess's own row comes after the guess itself, too"
-    if got[1:] == [(*past, token) for token in tokens]:
+    if got[1:] == [f"{past}, {token}" for token in tokens]:
         return "what comes before the parent belongs to the past as well"
     return "start from the parent's past, and add the guess"
 

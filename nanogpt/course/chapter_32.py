@@ -13,7 +13,7 @@ import matplotlib as mpl
 from nanogpt.show.diagrams import KINDS, box, sheet, words
 from nanogpt.show.figures import GREY, STYLE, Picture, shown
 
-TOKENS = ["a", "b", "c", "ab", "abb", "abca", "ba", "cab", "bab", "abcb"]
+TOKENS = ["a", "b", "c", "ab", "abb", "abca", "ba", "abba", "aab", "abcb"]
 QS = [
     [0.10, 0.05, 0.05, 0.20, 0.10, 0.05, 0.15, 0.10, 0.05, 0.15],
     [0.02, 0.20, 0.08, 0.30, 0.05, 0.10, 0.05, 0.15, 0.04, 0.01],

@@ -16,6 +16,24 @@ def my_early_exit(target, depth, head, text, K, rng):
     return BegunTree(tokens, list(range(-1, K - 1)), torch.stack(rows), begun)
 """
 
+ANSWER_1 = """
+def my_best_exit(alphas, costs, most):
+    best, fastest = None, 1.0
+    for depth, alpha in alphas.items():
+        for K in range(1, most + 1):
+            tokens = sum(alpha**i for i in range(K + 1))
+            if tokens / (1 + K * costs[depth]) > fastest:
+                best, fastest = (depth, K), tokens / (1 + K * costs[depth])
+    return best
+"""
+
+ANSWER_2 = """
+def my_dearest(alpha, better, E, L, most):
+    goal = kindest(alpha, E / L, most=most)
+    K = range(1, most + 1)
+    return L * max((theory.expected_tokens(better, k) / goal - 1) / k for k in K) - E
+"""
+
 RIGHT = {
     0: [
         """
@@ -53,16 +71,7 @@ class my_early_exit:
 """,
     ],
     1: [
-        """
-def my_best_exit(alphas, costs, most):
-    best, fastest = None, 1.0
-    for depth, alpha in alphas.items():
-        for K in range(1, most + 1):
-            tokens = sum(alpha**i for i in range(K + 1))
-            if tokens / (1 + K * costs[depth]) > fastest:
-                best, fastest = (depth, K), tokens / (1 + K * costs[depth])
-    return best
-""",
+        ANSWER_1,
         """
 def my_best_exit(alphas, costs, most):
     rows = []
@@ -191,7 +200,7 @@ def my_best_exit(alphas, costs, most):
     K = max(range(1, most + 1), key=lambda K: gain(depth, K))
     return (depth, K) if gain(depth, K) > 1 else None
 """,
-            "best alone, not in a chain",
+            "best in a chain",
         ),
         (  # the best α, whatever it costs
             """
@@ -199,30 +208,16 @@ def my_best_exit(alphas, costs, most):
     depth = max(alphas, key=alphas.get)
     return depth, theory.best_K(alphas[depth], costs[depth], most=most)
 """,
-            "one exit, dear",
+            "as fast as plain",
         ),
-        (  # always an exit, even where plain decoding is faster
-            """
-def my_best_exit(alphas, costs, most):
-    def gain(choice):
-        depth, K = choice
-        return theory.speed_up(theory.expected_tokens(alphas[depth], K), K, costs[depth])
-
-    return max(((d, K) for d in alphas for K in range(1, most + 1)), key=gain)
-""",
-            "one exit, dear",
-        ),
-        (  # most is not counted
-            """
-def my_best_exit(alphas, costs, most):
-    def gain(choice):
-        depth, K = choice
-        return theory.speed_up(theory.expected_tokens(alphas[depth], K), K, costs[depth])
-
-    best = max(((d, K) for d in alphas for K in range(1, most)), key=gain)
-    return best if gain(best) > 1 else None
-""",
-            "one exit, cheap",
+        (ANSWER_1.replace("1.0", "0.0"), "as fast as plain"),  # always an exit
+        (ANSWER_1.replace("> f", ">= f"), "as fast as plain"),
+        (ANSWER_1.replace("1.0", "1.05"), "hardly faster"),
+        (ANSWER_1.replace("most + 1", "most"), "never wrong"),
+        (ANSWER_1.replace("most + 1", "min(most, 5) + 1"), "a longer chain pays"),
+        (  # depths counted, not read
+            ANSWER_1.replace("(depth, K)", "(1 + list(alphas).index(depth), K)"),
+            "late is dear",
         ),
     ],
     2: [
@@ -235,24 +230,9 @@ def my_dearest(alpha, better, E, L, most):
 """,
             "blocks of adapter",
         ),
-        (  # in steps instead of blocks
-            """
-def my_dearest(alpha, better, E, L, most):
-    goal = kindest(alpha, E / L, most=most)
-    K = range(1, most + 1)
-    return max((theory.expected_tokens(better, k) / goal - 1) / k for k in K) - E / L
-""",
-            "blocks of adapter",
-        ),
-        (  # the blocks below counted as the adapter's
-            """
-def my_dearest(alpha, better, E, L, most):
-    goal = kindest(alpha, E / L, most=most)
-    K = range(1, most + 1)
-    return L * max((theory.expected_tokens(better, k) / goal - 1) / k for k in K)
-""",
-            "blocks of adapter",
-        ),
+        (ANSWER_2.replace("- E", "- E / L"), "blocks of adapter"),  # in steps instead of blocks
+        (ANSWER_2.replace(" - E", ""), "blocks of adapter"),  # the blocks below, counted as its own
+        (ANSWER_2.replace("return", "return min(L,").replace("- E", "- E)"), "blocks of adapter"),
         (  # α alone
             """
 def my_dearest(alpha, better, E, L, most):
@@ -260,14 +240,6 @@ def my_dearest(alpha, better, E, L, most):
 """,
             "blocks of adapter",
         ),
-        (  # chains of any length
-            """
-def my_dearest(alpha, better, E, L, most):
-    goal = kindest(alpha, E / L, most=40)
-    K = range(1, 41)
-    return L * max((theory.expected_tokens(better, k) / goal - 1) / k for k in K) - E
-""",
-            "blocks of adapter",
-        ),
+        (ANSWER_2.replace("most=most", "most=40").replace("most + 1", "41"), "blocks of adapter"),
     ],
 }

@@ -9,6 +9,22 @@ def my_medusa_loss(logits, tokens):
     return loss
 """
 
+DISTANCE = """
+def my_distance(logits, texts, most):
+    losses = []
+    for far in range(1, most + 1):
+        guesses, labels = logits[:, :-far], texts[:, far:]
+        loss = F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
+        losses.append(float(loss))
+    return 1 + losses.index(min(losses))
+"""
+
+TOLD = """
+def my_told(q, row, base):
+    weight = torch.nan_to_num(q * row / base, nan=0.0, posinf=0.0)
+    return weight / weight.sum() if weight.any() else q
+"""
+
 RIGHT = {
     0: [
         """
@@ -71,11 +87,7 @@ def my_told(q, row, base):
         out.append(a * b / c if c else 0.0)
     return [x / sum(out) for x in out] if sum(out) else q
 """,
-        """
-def my_told(q, row, base):
-    weight = torch.nan_to_num(q * row / base, nan=0.0, posinf=0.0)
-    return weight / weight.sum() if weight.any() else q
-""",
+        TOLD,
         """
 def my_told(q, row, base):  # in place
     before = q.clone()
@@ -109,10 +121,8 @@ def my_medusa_loss(logits, tokens):  # head 1 repeats lm_head
             ),
             "a place too far",
         ),
-        (
-            TURN.replace("0.8**i * F", "F"),
-            "weights are missing",
-        ),
+        (TURN.replace("0.8**i * F", "F"), "weights are missing"),
+        (TURN.replace("logits.shape[2]", "min(3, logits.shape[2])"), "compare your labels"),
         (
             """
 def my_medusa_loss(logits, tokens):
@@ -152,7 +162,7 @@ def my_medusa_loss(logits, tokens):  # the sum so far is a number, so only the l
         loss = its if i == 1 else loss.item() + its
     return loss
 """,
-            "head 1 of 3 gets no gradient",
+            "head 1 of 5 gets no gradient",
         ),
         (
             """
@@ -164,7 +174,7 @@ def my_medusa_loss(logits, tokens):  # only the first head learns
         loss = its if i == 1 else loss + its.item()
     return loss
 """,
-            "head 2 of 3 gets no gradient",
+            "head 2 of 5 gets no gradient",
         ),
         (
             """
@@ -188,7 +198,7 @@ def my_medusa_loss(logits, tokens):  # a gradient, but of something else
             loss += 0.8**i * F.cross_entropy(guesses.flatten(0, 1), labels.flatten())
     return loss + torch.zeros(1, requires_grad=True).sum()
 """,
-            "head 1 of 3 gets no gradient",
+            "head 1 of 5 gets no gradient",
         ),
         (
             TURN.replace(
@@ -220,29 +230,26 @@ def my_distance(logits, texts, most):
 """,
             "not 3",
         ),
+        (DISTANCE.replace("1 + losses", "losses"), "looks 1 ahead"),
         (
-            """
-def my_distance(logits, texts, most):
-    losses = []
-    for far in range(1, most + 1):
-        guesses, labels = logits[:, :-far], texts[:, far:]
-        losses.append(F.cross_entropy(guesses.flatten(0, 1), labels.flatten()).item())
-    return losses.index(min(losses))
-""",
-            "looks 1 ahead",
-        ),
-        (
-            """
-def my_distance(logits, texts, most):
-    losses = []
-    for far in range(1, most + 1):
-        guesses, labels = logits[:, :-far], texts[:, far:]  # a sum
-        loss = F.cross_entropy(guesses.flatten(0, 1), labels.flatten(), reduction="sum")
-        losses.append(loss.item())
-    return 1 + losses.index(min(losses))
-""",
+            DISTANCE.replace("flatten())", "flatten(), reduction='sum')"),
             "sums are small where few places have a label",
         ),
+        (  # the same places for all
+            DISTANCE.replace(":-far]", ": texts.shape[1] - most]").replace(
+                "far:]", "far : texts.shape[1] - most + far]"
+            ),
+            "sums are small where few places have a label",
+        ),
+        (  # a row's logits may all be high
+            DISTANCE.replace(
+                "F.cross_entropy(guesses.flatten(0, 1), labels.flatten())",
+                "-guesses.gather(-1, labels[..., None]).mean()",
+            ),
+            "looks 2 ahead",
+        ),
+        (DISTANCE.replace("[:,", "[:1,"), "looks 2 ahead"),  # the first text
+        (DISTANCE.replace("most + 1", "6"), "means over the places"),
         (
             """
 def my_distance(logits, texts, most):
@@ -264,27 +271,12 @@ def my_told(q, row, base):
             "three letters",
         ),
         (
-            """
-def my_told(q, row, base):
-    weight = q * row / base
-    return weight / weight.sum()
-""",
+            TOLD.replace("if weight.any() else q", "").replace("posinf=0.0", ""),
             "a token that never occurs",
         ),
-        (
-            """
-def my_told(q, row, base):
-    return q * row / base
-""",
-            "three letters",
-        ),
-        (
-            """
-def my_told(q, row, base):
-    ratio = torch.where(base > 0, row / base.clamp(min=1e-300), 0)
-    return q * ratio / (q * ratio).sum()
-""",
-            "nothing is left",
-        ),
+        (TOLD.replace("weight / weight.sum() if weight.any() else q", "weight"), "after an A"),
+        (TOLD.replace("if weight.any() else q", ""), "nothing is left"),
+        (TOLD.replace(".any()", ".sum() > 1e-3"), "after an A"),
+        (TOLD.replace("base,", "(base + 1e-9),"), "a rare token"),
     ],
 }

@@ -13,6 +13,12 @@ def my_tree_mask(parents, P):
     return mask, torch.tensor(pos)
 """
 
+SIZE = """
+def my_best_size(values, B, time):
+    gains = [(1 + sum(values[:n])) / time(B * (n + 1)) for n in range(len(values) + 1)]
+    return int(np.argmax(gains))
+"""
+
 
 def slip(old, new):
     """The right answer with one line changed."""
@@ -83,12 +89,7 @@ def my_best_size(values, B, time):
             best, size = B * tokens / time(B * n + B), n
     return size
 """,
-        """
-def my_best_size(values, B, time):
-    counts = range(len(values) + 1)
-    gains = [(1 + sum(values[:n])) / time(B * (n + 1)) for n in counts]  # B is in all of them
-    return int(np.argmax(gains))
-""",
+        SIZE,
     ],
 }
 
@@ -109,6 +110,15 @@ WRONG = {
             ),
             "node 3 does not see node 0; go on up",
         ),
+        (  # four steps up at most
+            slip(
+                "mask[row] |= mask[parent + 1]",
+                "above = [-1, *parents]\n        for _ in range(4):\n"
+                "            mask[row, P + 1 + parent], parent = True, above[parent + 1]",
+            ).replace("pos[parent + 1] + 1", "int(mask[row].sum()) - 1"),
+            "node 5 does not see node 0; go on up",
+        ),
+        (slip("torch.tensor(pos)", "torch.tensor(pos, dtype=torch.float)"), "whole numbers"),
         (  # the last tree of as many nodes
             """
 remembered = {}
@@ -120,7 +130,7 @@ def my_tree_mask(parents, P):
         remembered[len(parents)] = mask, mask.sum(-1) - 1
     return remembered[len(parents)]
 """,
-            "does not see its parent",
+            "on another branch",
         ),
         (slip("pos[parent + 1] + 1", "pos[-1] + 1"), "position by index"),
         (slip("pos = [P]", "pos = [0]"), "the cached tokens come before"),
@@ -137,7 +147,7 @@ def my_tree_mask(parents, P):
         (slip("return mask, torch.tensor(pos)", "return mask, pos[1:]"), "one for each row"),
         (
             slip("return mask,", "return torch.zeros(mask.shape).masked_fill(~mask, -1e9),"),
-            "where it may not, nothing else",
+            "attention adds a mask of floats to the scores",
         ),
         (
             slip(
@@ -184,6 +194,18 @@ def my_first_path(parents, correct):
 """,
             "a long chain",
         ),
+        (  # of siblings, the first and the last
+            """
+def my_first_path(parents, correct):
+    path = []
+    while of := [i for i, p in enumerate(parents) if p == [-1, *path][-1]]:
+        if not (good := [i for i in (of[0], of[-1]) if correct[i]]):
+            break
+        path.append(good[0])
+    return path
+""",
+            "a second sibling",
+        ),
     ],
     2: [
         (  # the most tokens, whatever they cost
@@ -194,43 +216,23 @@ def my_best_size(values, B, time):
             "per unit of time",
         ),
         (  # forgets the token that every pass makes
-            """
-def my_best_size(values, B, time):
-    gains = [sum(values[:n]) / time(B * (n + 1)) for n in range(len(values) + 1)]
-    return int(np.argmax(gains))
-""",
+            SIZE.replace("(1 + sum(values[:n]))", "sum(values[:n])"),
             "a pass makes a token anyway",
         ),
         (  # one text's rows
-            """
-def my_best_size(values, B, time):
-    gains = [(1 + sum(values[:n])) / time(n + 1) for n in range(len(values) + 1)]
-    return int(np.argmax(gains))
-""",
+            SIZE.replace("time(B * (n + 1))", "time(n + 1)"),
             "rows by the eight",
         ),
         (  # one current token for all texts
-            """
-def my_best_size(values, B, time):
-    gains = [(1 + sum(values[:n])) / time(B * n + 1) for n in range(len(values) + 1)]
-    return int(np.argmax(gains))
-""",
+            SIZE.replace("time(B * (n + 1))", "time(B * n + 1)"),
             "four current tokens",
         ),
         (  # without the current tokens
-            """
-def my_best_size(values, B, time):
-    gains = [(1 + sum(values[:n])) / time(max(B, B * n)) for n in range(len(values) + 1)]
-    return int(np.argmax(gains))
-""",
+            SIZE.replace("time(B * (n + 1))", "time(max(B, B * n))"),
             "each row takes its time",
         ),
         (  # one row too many
-            """
-def my_best_size(values, B, time):
-    gains = [(1 + sum(values[:n])) / time(B * (n + 1) + 1) for n in range(len(values) + 1)]
-    return int(np.argmax(gains))
-""",
+            SIZE.replace("time(B * (n + 1))", "time(B * (n + 1) + 1)"),
             "rows by the eight",
         ),
         (  # stops at the first node that does not pay, though later ones might

@@ -198,6 +198,8 @@ WRONG = {
         # levels written out by hand: as deep as the trees that one thinks of
         (accept(("while True", "for _ in range(2)")) + TWO_LEVELS, "ends after two levels"),
         (accept(("while True", "for _ in range(3)")) + TWO_LEVELS, "ends after three levels"),
+        (accept(("while True", "for _ in range(5)")) + TWO_LEVELS, "a chain of six"),
+        (accept(("in tree.children[node + 1]", "in tree.children[node + 1][:3]")), "four siblings"),
         (accept(("left = p[node + 1]", "left = p[node]")), "read from a wrong row"),
         (accept(("path.append(child)", "path.append(x)")), "indices of nodes, not tokens"),
         (
@@ -281,6 +283,7 @@ def my_k_seq(tokens, p, q, rho, rng):
         (gain("            gain += ", "        gain += "), "enumeration of both rules"),
         (gain("q[list(guesses)].prod()", "p[list(guesses)].prod()"), "enumeration of both rules"),
         (gain("    return gain", "    return gain / K"), "enumeration of both rules"),
+        (gain("repeat=K", "repeat=min(K, 3)"), "K = 4"),
         (gain("    return gain", "    gain"), "is not one number"),
         (gain("    return gain", "    return p - q"), "is not one number"),
     ],

@@ -27,6 +27,14 @@ def slipped(old, new):
     return TURN.replace(old, new)
 
 
+PERFECT = """
+def my_perfect(p, epsilon, delta):
+    H = -sum(x * np.log(x) for x in p if x > 0)
+    bar = min(epsilon, delta * np.exp(-H))
+    stands = sum(x for x in p if x > bar)
+    return 1.0, stands, stands * (1 - stands)
+"""
+
 TIE = "(len(path) + 1, joint * chance) > (len(best[0]), best[1])"
 
 RIGHT = {
@@ -83,13 +91,7 @@ class my_accept_typical:
 """,
     ],
     1: [
-        """
-def my_perfect(p, epsilon, delta):
-    H = -sum(x * np.log(x) for x in p if x > 0)
-    bar = min(epsilon, delta * np.exp(-H))
-    stands = sum(x for x in p if x > bar)
-    return 1.0, stands, stands * (1 - stands)
-""",
+        PERFECT,
         """
 def my_perfect(p, epsilon, delta):
     exact, _ = bill(ways(accept_tree, p, p), p)
@@ -248,6 +250,18 @@ def my_accept_typical(epsilon, delta):
         (TURN.replace("joint * chance", "min(joint, chance)"), "product"),
         (TURN.replace("joint * chance", "joint if path else chance"), "product"),
         (slipped(TIE, "len(path) + 1 >= len(best[0])"), "the largest product"),
+        (slipped(TIE, "len(path) + 1 > len(best[0]) or joint * chance > best[1]"), "the longest"),
+        (slipped("in paths and", "in paths and len(paths[parent][0]) < 4 and"), "however deep"),
+        (  # two children at most
+            slipped("in paths and", "in paths and tree.parents[:node].count(parent) < 2 and"),
+            "the longest of all",
+        ),
+        (  # what stood in other trees stands on
+            TURN.replace("best, paths = ([], 1.0), {-1: ([], 1.0)}", "best = ([], 1.0)").replace(
+                "    def rule", "    paths = {-1: ([], 1.0)}\n\n    def rule"
+            ),
+            "belongs inside the rule",
+        ),
         (slipped("in paths and", "in paths and len(paths[parent][0]) < 2 and"), "however deep"),
         (
             "KEPT = {}\n"
@@ -260,31 +274,19 @@ def my_accept_typical(epsilon, delta):
     ],
     1: [
         (  # what Medusa's paper says: two independent draws that agree
-            """
-def my_perfect(p, epsilon, delta):
-    H = -sum(x * np.log(x) for x in p if x > 0)
-    stands = sum(x for x in p if x > min(epsilon, delta * np.exp(-H)))
-    return sum(x * x for x in p), stands, stands * (1 - stands)
-""",
+            PERFECT.replace("return 1.0", "return sum(x * x for x in p)"),
             "the exact rule keeps",
         ),
         (  # what is rejected is drawn anew, and may come after all
-            """
-def my_perfect(p, epsilon, delta):
-    H = -sum(x * np.log(x) for x in p if x > 0)
-    stands = sum(x for x in p if x > min(epsilon, delta * np.exp(-H)))
-    return 1.0, stands, 1 - stands
-""",
+            PERFECT.replace("stands * (1", "(1"),
             "drawn anew",
         ),
         (
-            """
-def my_perfect(p, epsilon, delta):
-    stands = sum(x for x in p if x > epsilon)
-    return 1.0, stands, stands * (1 - stands)
-""",
+            PERFECT.replace("min(epsilon, delta * np.exp(-H))", "epsilon"),
             "typical acceptance keeps",
         ),
+        (PERFECT.replace("x > bar", "x >= bar"), "typical acceptance keeps"),
+        (PERFECT.replace(" if x > 0", ""), "typical acceptance keeps"),
         (
             """
 def my_perfect(p, epsilon, delta):

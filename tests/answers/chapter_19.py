@@ -1,5 +1,17 @@
 """Chapter 19: right answers to its turn and exercises, and wrong ones that must be refused."""
 
+
+def rerank(kept):
+    """An answer to exercise 1 that returns `kept`, given the nodes' values."""
+    return f"""
+def my_rerank(q, parents, n):
+    value = []
+    for x, parent in zip(q, parents):
+        value.append(x * (value[parent] if parent >= 0 else 1))
+    return {kept}
+"""
+
+
 RIGHT = {
     0: [
         """
@@ -161,26 +173,15 @@ def my_rerank(q, parents, n):  # each node's own q
 """,
             "you keep",
         ),
+        # by value, not in order
+        (rerank("sorted(range(len(q)), key=lambda i: -value[i])[:n]"), "you keep"),
         (
-            """
-def my_rerank(q, parents, n):
-    value = []
-    for x, parent in zip(q, parents):
-        value.append(x * (value[parent] if parent >= 0 else 1))
-    return sorted(range(len(q)), key=lambda i: -value[i])[:n]  # by value, not in order
-""",
-            "you keep",
-        ),
-        (
-            """
-def my_rerank(q, parents, n):
-    value = []
-    for x, parent in zip(q, parents):
-        value.append(x * (value[parent] if parent >= 0 else 1))
-    return sorted(sorted(range(len(q)), key=lambda i: (-value[i], -i))[:n])
-""",
+            rerank("sorted(sorted(range(len(q)), key=lambda i: (-value[i], -i))[:n])"),
             "parents first",
         ),
+        # of none, all: [-0:]
+        (rerank("sorted(sorted(range(len(q)), key=lambda i: (value[i], -i))[-n:])"), "none is"),
+        (rerank("[i for i in range(len(q)) if value[i] >= sorted(value)[-n:][0]][:n]"), "a tie"),
     ],
     2: [
         (

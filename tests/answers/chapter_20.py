@@ -1,5 +1,29 @@
 """Chapter 20: right answers to its turn and exercises, and wrong ones that must be refused."""
 
+TURN = """
+def my_mtp_loss(head, hidden, tokens):
+    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
+    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
+    return loss
+"""
+
+ROOTS = """
+def my_least_alpha(K, guess, wide):  # the roots of 1 + α + … + α^K - cost
+    cost = K * guess + wide
+    roots = np.roots([1.0] * K + [1 - cost])
+    found = [r.real for r in roots if abs(r.imag) < 1e-9 and -1e-9 <= r.real <= 1 + 1e-9]
+    return found[0] if found else np.inf
+"""
+
+BEST = """
+def my_best_K(alphas, guess, slope):
+    def speed(K):
+        tokens = 1 + np.cumprod(alphas[:K]).sum()
+        return tokens / (1 + (guess + slope) * K)
+
+    return max(range(len(alphas) + 1), key=speed)
+"""
+
 RIGHT = {
     0: [
         """
@@ -76,13 +100,7 @@ def my_least_alpha(K, guess, wide):
     pays = tokens >= K * guess + wide
     return alphas[pays][0] if pays.any() else float("inf")
 """,
-        """
-def my_least_alpha(K, guess, wide):  # the roots of 1 + α + … + α^K - cost
-    cost = K * guess + wide
-    roots = np.roots([1.0] * K + [1 - cost])
-    found = [r.real for r in roots if abs(r.imag) < 1e-9 and -1e-9 <= r.real <= 1 + 1e-9]
-    return found[0] if found else np.inf
-""",
+        ROOTS,
     ],
     3: [
         """
@@ -107,27 +125,15 @@ def my_best_K(alphas, guess, slope):
 WRONG = {
     0: [
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, :-2])  # each state with its own token
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-""",
+            TURN.replace("1:-1]", ":-2]"),
             "meets its own token",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden, tokens[:, 1:])
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 1:].flatten())
-""",
+            TURN.replace("[:, :-1]", "").replace("1:-1]", "1:]").replace("2:]", "1:]"),
             "the very token that it is given",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-2], tokens[:, 1:-2])
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 3:].flatten())
-""",
+            TURN.replace("-1]", "-2]").replace("2:]", "3:]"),
             "a place too far",
         ),
         (
@@ -140,46 +146,23 @@ def my_mtp_loss(head, hidden, tokens):
             "wrap around",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, 1:], tokens[:, 1:-1])
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-""",
+            TURN.replace("[:, :-1]", "[:, 1:]"),
             "the state is a place too far",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    return F.cross_entropy(
-        head.logits(out).flatten(0, 1), tokens[:, 2:].flatten(), reduction="sum"
-    )
-""",
+            TURN.replace("flatten())", "flatten(), reduction='sum')"),
             "a mean over all places",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-    return 0.3 * loss
-""",
+            TURN.replace("return", "return 0.3 *"),
             "λ is not part",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten()).item()
-""",
+            TURN.replace("return loss", "return loss.item()"),
             "no gradient",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden, tokens[:, 1:-1])
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-""",
+            TURN.replace("[:, :-1]", ""),
             "equally many",
         ),
         (
@@ -190,11 +173,7 @@ def my_mtp_loss(head, hidden, tokens):
             "it is one number",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1].detach(), tokens[:, 1:-1])  # a head that was hired later
-    return F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-""",
+            TURN.replace("[:, :-1]", "[:, :-1].detach()"),
             "no gradient reaches the target's states",
         ),
         (
@@ -207,12 +186,7 @@ def my_mtp_loss(head, hidden, tokens):
             "no gradient reaches the target's states",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-    return torch.tensor(loss.item(), requires_grad=True)
-""",
+            TURN.replace("return loss", "return torch.tensor(loss.item(), requires_grad=True)"),
             "no gradient reaches the target's states",
         ),
         (
@@ -234,23 +208,11 @@ def my_mtp_loss(head, hidden, tokens):
             "some of the places are cut off",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-    loss.backward()
-    return loss
-""",
+            TURN.replace("    return", "    loss.backward()\n    return"),
             "leave .backward() to the training",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    loss = F.cross_entropy(head.logits(out).flatten(0, 1), tokens[:, 2:].flatten())
-    hidden *= 0.5
-    return loss
-""",
+            TURN.replace("    return", "    hidden *= 0.5\n    return"),
             "changed hidden itself",
         ),
         (
@@ -318,6 +280,8 @@ def my_least_alpha(K, guess, wide):
 """,
             "no α pays",
         ),
+        (ROOTS.replace("1 + 1e-9", "1 - 1e-9"), "K = 1, guess 0.5, wide 1.5: some α from 0 to 1"),
+        (ROOTS.replace("-1e-9 <= r", "1e-9 <= r"), "guess 0.0, wide 1.0: some α from 0 to 1 pays"),
         (
             """
 def my_least_alpha(K, guess, wide):
@@ -337,30 +301,15 @@ def my_least_alpha(K, guess, wide):
     ],
     3: [
         (
-            """
-def my_best_K(alphas, guess, slope):
-    def speed(K):
-        return (1 + sum(alphas[:K])) / (1 + (guess + slope) * K)  # each reached every time
-
-    return max(range(len(alphas) + 1), key=speed)
-""",
+            BEST.replace("np.cumprod(alphas[:K]).sum()", "sum(alphas[:K])"),
             "three middling guesses",
         ),
         (
-            """
-def my_best_K(alphas, guess, slope):
-    return len(alphas)
-""",
+            BEST.replace("key=speed", "key=int"),
             "a layer that collapses",
         ),
         (
-            """
-def my_best_K(alphas, guess, slope):
-    def speed(K):
-        return (1 + np.cumprod(alphas[:K]).sum()) / (1 + (guess + slope) * K)
-
-    return max(range(1, len(alphas) + 1), key=speed)  # always one guess at least
-""",
+            BEST.replace("range(", "range(1, "),
             "guesses that cost too much",
         ),
         (
@@ -377,14 +326,9 @@ def my_best_K(alphas, guess, slope):
             "a good pair, then a weak one",
         ),
         (
-            """
-def my_best_K(alphas, guess, slope):
-    def speed(K):
-        return (1 + np.cumprod(alphas[:K]).sum()) / (1 + guess * K + slope * (K + 1))
-
-    return max(range(len(alphas) + 1), key=speed)
-""",
+            BEST.replace("* K)", "* K + slope)"),
             "a plain pass costs 1",
         ),
+        (BEST.replace("len(alphas)", "min(3, len(alphas))"), "guesses that cost nothing"),
     ],
 }

@@ -11,6 +11,15 @@ def my_jacobi(ask, guesses):
     return rows
 """
 
+WORTH = """
+def my_worth(tokens, rows, per_row, rest):
+    return tokens / (1 + (rows - 1) * per_row + rest)
+
+
+def my_break_even(tokens, rows, rest):
+    return max(0.0, (tokens - 1 - rest) / (rows - 1))
+"""
+
 
 def slip(old, new):
     """The right answer with one line changed."""
@@ -89,17 +98,7 @@ def my_read(pool, tokens, N, done):
 """,
     ],
     2: [
-        """
-def my_worth(tokens, rows, per_row, rest):
-    cost = 1 + rest
-    cost += per_row * (rows - 1)
-    return tokens / cost
-
-
-def my_break_even(tokens, rows, rest):
-    gain = tokens - (1 + rest)
-    return gain / (rows - 1) if gain > 0 else 0
-""",
+        WORTH,
         """
 def my_worth(tokens, rows, per_row, rest):
     return tokens / (1 - per_row + rows * per_row + rest)
@@ -131,6 +130,8 @@ WRONG = {
         ),
         (slip("    return rows\n", "    return rows[1:] or rows\n"), "the given row comes first"),
         (slip("row == rows[-1]", "row[0] == rows[-1][0]"), "stopped too early"),
+        (slip("row == rows[-1]", "sorted(row) == sorted(rows[-1])"), "stopped too early"),
+        (slip("range(len(guesses))", "range(8)"), "stopped too early"),
         (slip("    return rows\n", "    return rows[-1]\n"), "return all rows"),
         (slip("    return rows\n", "    pass\n"), "return all rows"),
         (slip("range(len(guesses))", "range(99)"), "you asked"),
@@ -243,27 +244,13 @@ def my_read(pool, tokens, N, done):
         ),
     ],
     2: [
-        (  # the first row paid twice
-            """
-def my_worth(tokens, rows, per_row, rest):
-    return tokens / (1 + rows * per_row + rest)
-
-
-def my_break_even(tokens, rows, rest):
-    return max(0.0, (tokens - 1 - rest) / rows)
-""",
-            "plain passes",
-        ),
-        (  # loses even with free rows
-            """
-def my_worth(tokens, rows, per_row, rest):
-    return tokens / (1 + (rows - 1) * per_row + rest)
-
-
-def my_break_even(tokens, rows, rest):
-    return (tokens - 1 - rest) / (rows - 1)
-""",
-            "rest 0.3",
+        (WORTH.replace("(rows - 1)", "rows"), "plain passes"),  # the first row paid twice
+        (WORTH.replace("max(0.0, (tokens", "((tokens"), "rest 0.3"),  # loses even with free rows
+        (
+            WORTH.replace("return tokens", "return max(1.0, tokens").replace(
+                "rest)\n", "rest))\n", 1
+            ),
+            "not .5",
         ),
     ],
 }

@@ -11,6 +11,17 @@ def my_told(logits, table, current, sampling, rng):
     return tokens, torch.stack(rows)
 """
 
+SCHEDULE = """
+def my_schedule(sure, cost):
+    tokens, reached, n = 1.0, 1.0, 0
+    while n < len(sure):
+        reached *= sure[n]
+        if (tokens + reached) / cost[n + 1] <= tokens / cost[n]:
+            break
+        tokens, n = tokens + reached, n + 1
+    return n
+"""
+
 RIGHT = {
     0: [
         TURN,
@@ -41,7 +52,7 @@ def my_told(logits, table, current, sampling, rng):
     for row in logits:
         both[1].append(sampling.probs(row + table[both[0][-1]]))
         both[0].append(rng.categorical(both[1][-1]))
-    return [both[0][1:], both[1]]
+    return [both[0][1:], [row.tolist() for row in both[1]]]
 """,
     ],
     1: [
@@ -131,30 +142,11 @@ def my_told(logits, table, current, sampling, rng):
             "sampling rule is missing",
         ),
         (
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before = [], [], current
-    for i, row in enumerate(logits):
-        q = sampling.probs(row + table[before] if i else row)
-        before = rng.categorical(q)
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace("[before]", "[before] * bool(rows)"),
             "place 1 was not corrected",
         ),
         (
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before, given = [], [], current, 0
-    for row in logits:
-        given = given + table[before]
-        q = sampling.probs(row + given)
-        before = rng.categorical(q)
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace("table[before]", "table[[current, *tokens]].sum(0)"),
             "only the last one counts",
         ),
         (
@@ -176,6 +168,11 @@ def my_told(logits, table, current, sampling, rng):
     return tokens, sampling.probs(logits)
 """,
             "changed in place",
+        ),
+        (TURN.replace("[], [], current", "[], [], -1"), "q of place 1"),
+        (  # V places
+            TURN.replace("row in", "_, row in zip(table,").replace("logits:", "logits):"),
+            "4 rows of logits, but 3 tokens",
         ),
         (  # half a correction
             TURN.replace("[before]", "[before] / 2"),
@@ -267,18 +264,12 @@ def my_schedule(sure, cost):
             "a bargain after that",
         ),
         (  # goes on where the next is worth as much
-            """
-def my_schedule(sure, cost):
-    tokens, reached, n = 1.0, 1.0, 0
-    while n < len(sure):
-        reached *= sure[n]
-        if (tokens + reached) / cost[n + 1] < tokens / cost[n]:
-            break
-        tokens, n = tokens + reached, n + 1
-    return n
-""",
+            SCHEDULE.replace("<=", "<"),
             "as much is not more",
         ),
+        (SCHEDULE.replace("*= sure[n]", "*= sure[0]"), "sure after the first"),
+        (SCHEDULE.replace("len(sure)", "min(3, len(sure))"), "sure after the first"),
+        (SCHEDULE.replace("/ cost[n]", "/ (cost[n] if n else 1)"), "sure after the first"),
     ],
     2: [
         (

@@ -8,6 +8,18 @@ def my_pasts(past, tokens, parents, after):
     return pasts
 """
 
+HELD = """
+def my_held_back(reply, stops):
+    waiting = [stop[:n] for stop in stops for n in range(1, len(stop))]
+    held = max([len(x) for x in waiting if reply.endswith(x)], default=0)
+    for half in range(4):
+        try:
+            reply[: len(reply) - half].decode()
+            return max(held, half)
+        except UnicodeDecodeError:
+            pass
+"""
+
 RIGHT = {
     0: [
         TURN,
@@ -131,6 +143,10 @@ def my_pasts(past, tokens, parents, after):
 """,
             "changed in place",
         ),
+        (  # takes it for a tuple
+            TURN.replace("after(pasts[parent + 1], token)", "(*pasts[parent + 1], token)"),
+            "only after(past, token) can add",
+        ),
         (  # all tokens at once
             """
 def my_pasts(past, tokens, parents, after):
@@ -140,40 +156,10 @@ def my_pasts(past, tokens, parents, after):
         ),
     ],
     1: [
-        (  # stops only, as for letters
-            """
-def my_held_back(reply, stops):
-    waiting = [stop[:n] for stop in stops for n in range(1, len(stop))]
-    return max([len(x) for x in waiting if reply.endswith(x)], default=0)
-""",
-            "half a letter",
-        ),
-        (  # halves only
-            """
-def my_held_back(reply, stops):
-    for half in range(4):
-        try:
-            reply[: len(reply) - half].decode()
-            return half
-        except UnicodeDecodeError:
-            pass
-""",
-            "may still become a stop",
-        ),
-        (  # their sum
-            """
-def my_held_back(reply, stops):
-    waiting = [stop[:n] for stop in stops for n in range(1, len(stop))]
-    held = max([len(x) for x in waiting if reply.endswith(x)], default=0)
-    for half in range(4):
-        try:
-            reply[: len(reply) - half].decode()
-            return min(len(reply), held + half)
-        except UnicodeDecodeError:
-            pass
-""",
-            "must wait",
-        ),
+        (HELD.replace("max(held, half)", "held"), "half a letter"),  # stops only, as for letters
+        (HELD.replace("max(held, half)", "half"), "may still become a stop"),  # halves only
+        (HELD.replace("max(held, half)", "min(len(reply), held + half)"), "must wait"),  # their sum
+        (HELD.replace("range(4)", "range(3)"), "return a number"),  # no letter of four bytes
         (  # the first beginning that fits
             """
 def my_held_back(reply, stops):

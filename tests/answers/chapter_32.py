@@ -126,6 +126,7 @@ WRONG = {
             changed(NEXT, "token.startswith(begun)", "begun in token"),
             "came out instead of",
         ),
+        (changed(NEXT, "token[len(begun):]", "token.replace(begun, '')"), "came out instead"),
         (  # its last letter
             changed(NEXT, "[len(begun):][:1]", "[len(begun):][-1:]"),
             "counts for the letter that it goes on with",
@@ -196,6 +197,7 @@ def my_claims(q, tokens, drawn):
             changed(CLAIMS, "token.startswith(drawn[:n]) and len(token) > n", "len(token) > n"),
             "drawn from another row",
         ),
+        (changed(CLAIMS, "drawn[:n]", "drawn[: min(n, 2)]"), "drawn from another row"),
         (  # one row for all
             changed(CLAIMS, "return rows", "return rows[:1]"),
             "one a letter",

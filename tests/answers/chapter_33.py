@@ -111,6 +111,12 @@ def my_rebuilt(S, k, v, g, kept):
     ],
     1: [
         (changed(READ, "parents[at]", "at - 1"), "from its parent's state"),  # brothers too
+        (  # four steps up at most
+            changed(READ, "while at", "for _ in range(4):\n            if at").replace(
+                "at != -1:\n", "at == -1:\n                break\n"
+            ),
+            "otherwise",
+        ),
         (  # before it fades
             changed(READ, "left, at = left * g[at]", "left, at = left"),
             "faded by its own gate",

@@ -71,14 +71,6 @@ def my_bias(p, q, late):
     ],
     2: [
         TRUST,
-        # place by place
-        """
-def my_trust(first, second):
-    weight = 0.5
-    for a, b in zip(first, second):
-        weight = weight * a / (weight * a + (1 - weight) * b)
-    return weight
-""",
         # the larger one first
         """
 def my_trust(first, second):
@@ -163,6 +155,21 @@ def my_trust(first, second):
             changed(TRUST, "return 1 / (1 + np.exp(min(odds, 700)))",
                     "return np.array([1 / (1 + np.exp(min(odds, 700)))])"),
             "is no weight",
+        ),
+        (  # place by place: rounded to 1, it stays there
+            """
+def my_trust(first, second):
+    weight = 0.5
+    for a, b in zip(first, second):
+        weight = weight * a / (weight * a + (1 - weight) * b)
+    return weight
+""",
+            "stays at 1",
+        ),
+        (  # of a hundred places
+            changed(TRUST, "sum(np.log(second)) - sum(np.log(first))",
+                    "sum(np.log(second[-100:])) - sum(np.log(first[-100:]))"),
+            "the product of what it gave",
         ),
         (  # the means
             """

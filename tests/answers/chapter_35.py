@@ -159,6 +159,10 @@ def my_tree(after, depth, nodes):
             changed(LENGTHS, "survives *= chance", "survives = chance"),
             "what survives is the product: you verify",
         ),
+        (  # of equal ones, the earlier place first
+            changed(LENGTHS, "(-survives, r, i)", "(-survives, i, r)").replace(", r, _", ", _, r"),
+            "the earlier request",
+        ),
         (  # even shares
             """
 def my_lengths(chances, rows):
