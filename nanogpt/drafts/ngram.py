@@ -150,12 +150,13 @@ class NGramAutomaton(Contexts, Draft):
             raise ValueError(f"least is {least}; a chance is in [0, 1], and 0 never stops")
         check_probabilities(table)
         super().__init__(parents, tokens, table.shape[-1])
-        self.least, self.table, self.greedy = least, table.numpy(), greedy
+        self.least, self.table, self.greedy = least, table, greedy
+        self.numbers = table.numpy()  # which gives a row sooner
         self.alphas = memoryview(np.ones(len(table)) if alphas is None else alphas)
 
     def row(self, i: int, sampling: Sampling | None = None) -> tuple[np.ndarray, np.ndarray]:
         """q (V,) after node i, bent by a sampling, and its running sums (V,) up to a factor."""
-        q = self.table[i].astype(float)
+        q = self.numbers[i].astype(float)
         if sampling is not None:
             q = bent(q, sampling)
         sums = np.add.accumulate(q)
