@@ -21,7 +21,7 @@ from nanogpt.engines.endpoint import Endpoint, judge, rows_of
 from nanogpt.engines.places import Trials
 from nanogpt.generate import Generation, Round
 from nanogpt.proof.statistics import LEVEL
-from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.sampling import RandomSource, Sampling, cumulative
 
 TEXTS, TOKENS = 80, 10
 WIDE = pytest.mark.wide
@@ -580,7 +580,8 @@ def flat_texts(how=Sampling(), n=1200, top=20, tell=lambda p: p, seed=7):
     """n texts of one token, drawn as `how` says; told is what `tell` makes of p."""
     rng, drawn_from, said = RandomSource(seed), how.probs(FLAT.log()), tell(FLAT)
     listed = {str(i): math.log(said[i]) for i in best(said, top) if said[i]}
-    tokens = [rng.categorical(drawn_from) for _ in range(n)]
+    cdf = cumulative(drawn_from).tolist()
+    tokens = [rng.categorical(drawn_from, cdf) for _ in range(n)]
     return [[Told(str(i), math.log(said[i]) if said[i] else -math.inf, listed)] for i in tokens]
 
 

@@ -25,7 +25,7 @@ from nanogpt.proof.checks_promises import PROMISE_CHECKS
 from nanogpt.proof.checks_serving import SERVING_CHECKS, WatchedRows
 from nanogpt.proof.decoders import KINDS, decoder, server_decoder, tree_decoder
 from nanogpt.proof.gallery import edited, mutant, served, twin
-from nanogpt.proof.toys import random_draft, toy_target
+from nanogpt.proof.toys import from_memory, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving import server
 from nanogpt.serving.paged import block_key, on_pool
@@ -537,6 +537,24 @@ def test_a_twin_has_the_classes_and_the_sharing_of_the_original():
     assert other.kind is not PreallocatedCache and other.kind.__name__ == "PreallocatedCache"
     assert other.cache.unused is not target.cache.unused, "the caller's pool stays as it is"
     assert other.cache.entries is target.cache.entries
+
+
+def test_a_pass_from_memory_is_the_models_own_and_nobody_writes_into_it(monkeypatch):
+    toy, done = toy_target(7, 8), []
+    passes = type(toy).states
+    monkeypatch.setattr(type(toy), "states", lambda *x, **y: done.append(1) or passes(*x, **y))
+    again, idx = from_memory(toy), torch.tensor([[1, 2, 3]])
+    _, kvs = passes(toy, idx)
+    others = tuple(((k + 1, v), (k, v)) for (k, v), _ in kvs)
+    asked = [{}, {"pos": idx[0]}, {"past_kvs": kvs}, {"past_kvs": others}, {"depth": 1}]
+    for more in asked * 3:
+        streams, new_kvs = again.states(idx, **more)
+        own = passes(toy, idx, **more)
+        assert all(torch.equal(a, b) for a, b in zip(streams, own[0], strict=True))
+        for x in [*streams, *(t for layer in new_kvs for kv in layer for t in kv)]:
+            x.zero_()
+    assert len(done) == len(asked)
+    assert torch.equal(again(idx)[0], toy(idx)[0])
 
 
 def test_every_draft_can_be_edited():

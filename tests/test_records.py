@@ -27,7 +27,7 @@ from nanogpt.measure import bench, records
 from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import Led, random_draft, toy_target
+from nanogpt.proof.toys import Led, from_memory, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_generate
 from nanogpt.serving.budget import budget_generate, share
@@ -74,7 +74,7 @@ def drafts_of(V, target, nodes=3):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_output_is_the_targets_own(name, rule, sampling):
     """By enumeration of the real loop, over a restart; drawn siblings are among the guesses."""
-    target = toy_target(2, 4, seed=1)
+    target = from_memory(toy_target(2, 4, seed=1))
     draft, steps = drafts_of(2, target)[name], replace(TREE, accept=rule)
     made = enumerate_outcomes(
         lambda rng: tuple(
@@ -206,7 +206,7 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
 
 def joint(decode, requests, window=4):
     """The law of two texts together, beside the product of what each is alone."""
-    target = toy_target(2, window, seed=1)
+    target = from_memory(toy_target(2, window, seed=1))
     got = enumerate_outcomes(lambda rng: decode(target, rng))
     return total_variation(got, product_of(target, requests))
 

@@ -17,7 +17,7 @@ from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.decoders import tree_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
-from nanogpt.proof.toys import TableDraft, random_draft, toy_target
+from nanogpt.proof.toys import TableDraft, from_memory, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, accept_reject, residual, speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
@@ -41,7 +41,7 @@ block = functools.partial(speculative_generate, steps=replace(CHAIN, accept=acce
 
 def off(generate, n, K, sampling=Sampling(), V=3, prompt=(0, 1), fused=False):
     """Total variation between a decoder's n tokens and the target's own, by enumeration."""
-    model, draft, prompt = toy_target(V, 8, seed=1), random_draft(V), list(prompt)
+    model, draft, prompt = from_memory(toy_target(V, 8, seed=1)), random_draft(V), list(prompt)
     if prompt == [0, 1]:
         exact = exact_continuations(model, n, sampling)
     else:

@@ -597,7 +597,7 @@ def test_samples_of_a_wrong_rule_are_refused(folder):
         steps = replace(CHAIN, accept=from_p)
         return speculative_generate(target, draft, prompt, n, 4, sampling, rng, steps=steps)
 
-    report = own.sampled(target, decode, reader.encode("No more, no more, no "), 2, 800)
+    report = own.sampled(target, decode, reader.encode("No more, no more, no "), 2, 400)
     assert not report.right
 
 

@@ -230,10 +230,11 @@ def check_listed(fewest: int, sampling: Sampling) -> int:
 def copies_of(texts: Sequence[Sequence[answers.Told]]) -> str:
     """What to say where texts are copies of each other, which no chance makes; else nothing."""
     counts = Counter(tuple(one.token for one in text) for text in texts)
+    ways = {m: math.log(math.comb(len(texts), m)) for m in set(counts.values())}
     for text in texts:
         m = counts[tuple(one.token for one in text)]
         again = (m - 1) * sum(one.logprob for one in text)
-        if m > 1 and math.log(math.comb(len(texts), m)) + again < math.log(LEVEL):
+        if m > 1 and ways[m] + again < math.log(LEVEL):
             return (
                 f"{m} of {len(texts):,} texts are one, of {len(text)} tokens: is one seed used for "
                 "several, or an answer written down several times?"
@@ -252,10 +253,9 @@ def doubt_of(
     """
     if (rows_of(told, sampling, n).came > n).any():
         return "", ""  # what cannot come has come
-    logs = torch.full((len(told), n), -math.inf, dtype=torch.float64)
-    for row, one in zip(logs, told, strict=True):
-        best = sorted(one.top.values(), reverse=True)[:n]
-        row[: len(best)] = torch.tensor(best, dtype=torch.float64)
+    none = [-math.inf] * n
+    rows = [[*sorted(one.top.values(), reverse=True)[:n], *none][:n] for one in told]
+    logs = torch.tensor(rows, dtype=torch.float64).view(-1, n)
     log = torch.tensor([one.logprob for one in told], dtype=torch.float64)[:, None]
     here = torch.tensor([one.token in one.top for one in told])[:, None] & (log >= logs[:, -1:])
     rank = torch.where(here, (logs > log).sum(-1, keepdim=True), n)  # n: not listed

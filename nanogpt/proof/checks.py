@@ -117,12 +117,17 @@ def check_lossless(generate: Decoder, n: int = 3, K: int = 2) -> None:
 VARIED = (8, 9, 10, 22, 48)  # seeds of toys whose greedy texts go on varying
 
 
+@functools.cache
+def greedy_text(target: GPTLanguageModel, prompt: tuple[int, ...], n: int) -> list[int]:
+    """The target's own n tokens after the prompt at temperature 0."""
+    return autoregressive_generate(target, prompt, n, Sampling(0)).tokens
+
+
 def check_same_text(
     generate: Decoder, target, draft, prompt: list[int], n: int, K: int, seed: int
 ) -> None:
     """At temperature 0, the n tokens after a prompt are autoregressive decoding's own."""
-    expected = autoregressive_generate(target, prompt, n, Sampling(0)).tokens
-    rng = RandomSource(seed)
+    expected, rng = greedy_text(target, tuple(prompt), n), RandomSource(seed)
     got = generate(target, draft, prompt, n, K, Sampling(0), rng).tokens
     same = sum(1 for _ in iter_equal(got, expected))
     assert got == expected, (

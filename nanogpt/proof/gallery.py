@@ -12,14 +12,16 @@ import functools
 import importlib.util
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
-from torch import nn
+from torch import Tensor, nn
 
+from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import Bug
 from nanogpt.proof.decoders import Decoder
-from nanogpt.proof.toys import Watched
+from nanogpt.proof.toys import Watched, from_memory
 
 PACKAGE = Path(__file__).resolve().parent.parent
 SECOND = "nanogpt_with_a_bug"  # the name that edited modules are served under
@@ -85,19 +87,24 @@ def served(bug: Bug) -> dict:
     return modules
 
 
-def twin(thing, modules: dict, made: dict | None = None):
+def twin(thing, modules: dict, made: dict | None = None, model_of: Callable | None = None):
     """The same thing as an object of the classes in `modules`; the caller's stays as it is.
 
     What is not the package's own comes back as it is. Tensors and random numbers are shared. A
-    class of the package comes back as its second self. made: the twins so far, by id.
+    class of the package comes back as its second self. made: the twins so far, by id; model_of:
+    makes those of language models.
     """
+    if isinstance(thing, int | float | str | Tensor | None):
+        return thing
+    if model_of and isinstance(thing, GPTLanguageModel):
+        return model_of(thing)
     made = {} if made is None else made
     if id(thing) in made:
         return made[id(thing)]
     if isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
-        return type(thing)(twin(x, modules, made) for x in thing)
+        return type(thing)(twin(x, modules, made, model_of) for x in thing)
     if isinstance(thing, dict):
-        return type(thing)((key, twin(x, modules, made)) for key, x in thing.items())
+        return type(thing)((key, twin(x, modules, made, model_of)) for key, x in thing.items())
     cls = thing if isinstance(thing, type) else type(thing)
     if cls.__module__.startswith("nanogpt."):
         home = modules.get(cls.__module__.replace("nanogpt", SECOND, 1))
@@ -109,7 +116,7 @@ def twin(thing, modules: dict, made: dict | None = None):
     if isinstance(thing, type):
         return cls
     made[id(thing)] = new = object.__new__(cls)
-    vars(new).update(twin(vars(thing), modules, made))
+    vars(new).update(twin(vars(thing), modules, made, model_of))
     return new
 
 
@@ -122,17 +129,23 @@ def mutant(bug: Bug, each: bool = False) -> Decoder:
     decoders = modules[f"{SECOND}.proof.decoders"]
     decode = decoders.KINDS[bug.decoder].decoder
     decode = decoders.one_by_one(decode) if each else decode
-    models = weakref.WeakKeyDictionary()  # the twin of each target, made once
+    models = weakref.WeakKeyDictionary()  # the twin of each, made once
+    targets = weakref.WeakKeyDictionary()
+
+    def model_of(model):
+        if model not in models:
+            models[model] = twin(model, modules)
+        return models[model]
 
     def target_of(target):
         if isinstance(target, Watched):
             return target.around(target_of(target.target))
-        if target not in models:
-            models[target] = twin(target, modules)
-        return models[target]
+        if target not in targets:
+            targets[target] = from_memory(model_of(target))
+        return targets[target]
 
     def generate(target, *given, **named):
-        given, named = twin(given, modules), twin(named, modules)
+        given, named = (twin(x, modules, model_of=model_of) for x in (given, named))
         return decode(target_of(target), *given, **named)
 
     return generate
