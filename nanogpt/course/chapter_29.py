@@ -11,8 +11,9 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
+from nanogpt.proof.statistics import LEVEL as REFUSED
 from nanogpt.show.diagrams import arrow, box, sheet, words
-from nanogpt.show.figures import GREY, STYLE, TARGET, Picture, shown
+from nanogpt.show.figures import GREY, STYLE, Picture, shown
 
 LEVEL = 0.001  # at most so many right engines may be refused
 
@@ -93,32 +94,27 @@ def asked(mine: Callable, samples: list[tuple[int, int]], p: np.ndarray) -> bool
     return bool(made)
 
 
-@mpl.rc_context(STYLE)
-def heads_side_by_side(n_head: int, n_embd: int, title: str) -> Picture:
-    """Above, each head's three small matrices; below, the one wide matrix that GPT-2 keeps.
+def told(report: Mapping, settings: Sequence[str]) -> dict[str, list[tuple[str, bool]]]:
+    """Of a recorded audit: {mode: [(what it said, whether it passed)], greedy and by setting}."""
+    modes: dict[str, list[Mapping]] = {}
+    for row in report["rows"]:
+        modes.setdefault(row["mode"], []).append(row)
+    said = {}
+    for mode, rows in modes.items():
+        same = min(row["greedy"] for row in rows)
+        said[mode] = [(f"{same} of 5", same == 5), *(at(rows, setting) for setting in settings)]
+    return said
 
-    The first head is drawn filled and its way down with arrows, the last one's with dashed ones.
-    """
-    shows = "Arrows carry q, k and v of the first head and of the last into one wide matrix."
-    axes, wide = sheet(title, 9, 2.8, shows), 76 / (3 * n_head)
-    last, size, gap = n_head - 1, f"({n_embd // n_head}, {n_embd})", 5.0 / n_head
-    for i in range(n_head):
-        start = 8 + (3 * wide + gap) * i
-        words(axes, start + 1.5 * wide, 1.8, f"head {i + 1}", fontsize=9, color=GREY)
-        for j, letter in enumerate("qkv"):
-            above, below = start + wide * j, 8 + wide * (j * n_head + i) + 2 * j
-            kind, name = "plain" if i else "cached", f"{letter}{i + 1}"
-            box(axes, above, 3.2, wide - 0.5, 3.6, name, kind)
-            box(axes, below, 16, wide - 0.5, 3.6, name, kind)
-            if i in (0, last):
-                ends = (above + wide / 2, 6.9), (below + wide / 2, 15.9)
-                arrow(axes, *ends, GREY if i else TARGET, "--" if i else "-")
-    words(axes, 1, 5, f"ours\n{size}", ha="left", fontsize=9)
-    words(axes, 1, 17.8, "c_attn", ha="left", fontsize=9)
-    for j, name in enumerate(("queries", "keys", "values")):
-        words(axes, 8 + wide * (j + 0.5) * n_head + 2 * j, 21.2, name)
-    words(axes, 46, 24.6, f"one matrix, written transposed: ({n_embd}, {3 * n_embd})")
-    return axes.figure
+
+def at(rows: Sequence[Mapping], setting: str) -> tuple[str, bool]:
+    """What a mode's tests said at a setting, over every K that ran, and whether it passed."""
+    if not all(setting in row["places"] for row in rows):
+        return "an error", False
+    places = [place for row in rows for place in row["places"][setting]]
+    p = [min(place["letters"], place["ranks"]) for place in places]
+    wrong = [place for place, each in zip(places, p, strict=True) if each < REFUSED]
+    off = [place["total_variation"] for place in wrong]
+    return (f"off by {max(off):.2f}", False) if off else (f"p = {min(p):.1g}", True)
 
 
 @mpl.rc_context(STYLE)

@@ -107,20 +107,6 @@ def my_samples_needed(exact, other, level=1e-6):
 """,
     ],
     2: [
-        """
-def my_heads(c_attn, n_head):
-    query, key, value = c_attn.T.chunk(3)
-    hs = len(query) // n_head
-    return list(zip(query.split(hs), key.split(hs), value.split(hs)))
-""",
-        """
-def my_heads(c_attn, n_head):
-    C = c_attn.shape[0]
-    parts = c_attn.T.reshape(3, n_head, C // n_head, C)
-    return [tuple(parts[kind, head] for kind in range(3)) for head in range(n_head)]
-""",
-    ],
-    3: [
         "from nanogpt.arena.template import make_draft as my_make_draft",
         """
 def my_make_draft(tokens, vocab_size):
@@ -191,25 +177,6 @@ def my_samples_needed(exact, other, level=1e-6):
         (needed("0.99", "0.999"), "and so many are enough"),
     ],
     2: [
-        (
-            """
-def my_heads(c_attn, n_head):
-    query, key, value = c_attn.chunk(3, dim=-1)
-    hs = query.shape[-1] // n_head
-    return list(zip(query.split(hs, -1), key.split(hs, -1), value.split(hs, -1)))
-""",
-            "shape",
-        ),
-        (
-            """
-def my_heads(c_attn, n_head):
-    parts = c_attn.T.chunk(n_head)  # as if each head's three lay together
-    return [tuple(part.chunk(3)) for part in parts]
-""",
-            "head 0",
-        ),
-    ],
-    3: [
         ("def my_make_draft(tokens, vocab_size):\n    pass", "return draft"),
         (
             """
