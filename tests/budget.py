@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30426,
-    "lines of the tests": 39894,
+    "lines of the package": 30484,
+    "lines of the tests": 39892,
     "words of README": 1497,
-    "words of the series": 101780,
-    "lines of code of the series": 15832,
+    "words of the series": 100442,
+    "lines of code of the series": 15555,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

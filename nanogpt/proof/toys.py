@@ -98,7 +98,9 @@ def remembered(call: Callable) -> Callable:
         asked = parts((given, *named.items()))
         if not plain(asked):
             return call(*given, **named)
-        key = tuple((x.shape, x.numpy().tobytes()) if isinstance(x, Tensor) else x for x in asked)
+        key = tuple(
+            (x.dtype, x.shape, x.numpy().tobytes()) if isinstance(x, Tensor) else x for x in asked
+        )
         if key in known:
             return copied(known[key])
         made = call(*given, **named)
