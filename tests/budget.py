@@ -15,10 +15,10 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30484,
-    "lines of the tests": 39892,
+    "lines of the tests": 39893,
     "words of README": 1495,
-    "words of the series": 100172,
-    "lines of code of the series": 15525,
+    "words of the series": 100019,
+    "lines of code of the series": 15508,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

@@ -257,17 +257,18 @@ def test_a_chain_of_bent_rows_is_exact_over_a_restart(rule, sampling):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("form", TARGETS)
-def test_a_chain_that_stops_by_its_rows_is_exact(rule, form):
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_p=0.9)], ids=str)
+def test_a_chain_that_stops_by_its_rows_is_exact(rule, form, sampling):
     toy, draft = toy_target(2, 4, seed=2), confident(2, 0.5)
     target, drafted = TARGETS[form](toy), set()
-    steps = replace(CHAIN, accept=RULES[rule])
+    how = {"K": 3, "sampling": sampling, "steps": replace(CHAIN, accept=RULES[rule])}
 
     def program(rng):
-        made = speculative_generate(target, draft, [0, 1], 4, K=3, rng=rng, steps=steps)
+        made = speculative_generate(target, draft, [0, 1], 4, rng=rng, **how)
         drafted.update(len(r.candidates) for r in made.rounds)
         return tuple(made.tokens)
 
-    own = exact_continuations(toy, 4, Sampling())
+    own = exact_continuations(toy, 4, sampling)
     assert total_variation(enumerate_outcomes(program), own) < 1e-12
     assert {1, 2} <= drafted
 

@@ -172,8 +172,8 @@ class NGramAutomaton(Contexts, Draft):
     ) -> tuple[list[int], Tensor]:
         """What draft_tokens makes of get_probs: K tokens, and the q (K, V) that they are from.
 
-        At temperature 0, what `greedy` makes of it. Where q is taken as it is, fewer if the chain
-        stops before; at least one if K is.
+        At temperature 0, what `greedy` makes of it. Fewer if the chain stops before, by the alphas
+        of temperature 1, whatever the sampling; at least one if K is.
         """
         if sampling.temperature == 0:
             draw = self.greedy().draw if self.greedy else super().draw
@@ -182,7 +182,7 @@ class NGramAutomaton(Contexts, Draft):
         candidates, rows, state, joint = [], [], self.state(context), 1.0
         for _ in range(K):
             i = self.nodes[state]
-            if self.least and bending is None:
+            if self.least:
                 joint *= self.alphas[i]
                 if joint < self.least and candidates:
                     break
