@@ -17,7 +17,7 @@ MOST = {
     "lines of the package": 30484,
     "lines of the tests": 39893,
     "words of README": 1495,
-    "words of the series": 100019,
+    "words of the series": 100018,
     "lines of code of the series": 15508,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores

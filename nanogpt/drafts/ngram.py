@@ -199,13 +199,15 @@ def bent(q: np.ndarray, sampling: Sampling) -> np.ndarray:
 
     A guess is drawn from one row, and a call of torch costs more than a row of 65 numbers.
     """
+    if sampling.temperature < 0.1:
+        q = q / q.max()  # or a large power would leave nothing
     if sampling.temperature != 1:
-        q = (q / q.max()) ** (1 / sampling.temperature)
+        q = q ** (1 / sampling.temperature)
     if sampling.top_k is None and sampling.top_p is None:
         return q
     ranked, n = np.sort(q)[::-1], min(sampling.top_k or len(q), len(q))
     if sampling.top_p is not None and sampling.top_p < 1:
-        sums = ranked[:n].cumsum()  # a rank stays if those above it sum to less than top_p
+        sums = np.add.accumulate(ranked[:n])  # a rank stays if those above sum to less than top_p
         n = min(int(sums.searchsorted(sampling.top_p * sums[-1])) + 1, n)
     if n < len(q):
         q = q * (q >= ranked[n - 1])
@@ -488,25 +490,23 @@ def save(
     weights = np.round(np.sqrt(rows) * 255).astype(np.uint8)
     weights[weights < 6] = 0
     arrays = {
-        "children": np.bincount(parents[1:], minlength=len(parents)),
         "tokens": tokens,
         "sizes": (weights > 0).sum(-1),
         "followers": np.nonzero(weights)[1],
         "weights": weights[weights > 0],
         "alphas": np.round(255 * (np.ones(len(parents)) if alphas is None else alphas)),
     }
-    save_bytes(path, tokenizer, facts, arrays)
+    save_bytes(path, tokenizer, facts, parents, arrays)
 
 
 def save_greedy(path: Path, tokenizer: CharTokenizer, facts: dict, parents, tokens, best) -> None:
     """Write what a GreedyAutomaton is made of, compressed. Arrays (N,) as there."""
-    children = np.bincount(parents[1:], minlength=len(parents))
-    arrays = {"children": children, "tokens": tokens, "best": best}
-    save_bytes(path, tokenizer, facts, arrays)
+    save_bytes(path, tokenizer, facts, parents, {"tokens": tokens, "best": best})
 
 
-def save_bytes(path: Path, tokenizer: CharTokenizer, facts: dict, arrays: dict) -> None:
-    """Write arrays of whole numbers below 256, compressed."""
+def save_bytes(path: Path, tokenizer: CharTokenizer, facts: dict, parents, arrays: dict) -> None:
+    """Write a tree, and arrays of whole numbers below 256, compressed."""
+    arrays = {"children": np.bincount(parents[1:], minlength=len(parents)), **arrays}
     packed = {name: zlib.compress(x.astype(np.uint8).tobytes(), 9) for name, x in arrays.items()}
     tensors = {
         name: torch.frombuffer(bytearray(content), dtype=torch.uint8)
