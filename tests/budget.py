@@ -14,11 +14,11 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30484,
-    "lines of the tests": 39893,
+    "lines of the package": 30485,
+    "lines of the tests": 39898,
     "words of README": 1495,
-    "words of the series": 100018,
-    "lines of code of the series": 15508,
+    "words of the series": 100014,
+    "lines of code of the series": 15505,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took

@@ -315,12 +315,12 @@ from nanogpt.drafts.ngram import NGramAutomaton
 def make_draft(tokens, vocab_size):
     table = Bigram(tokens, vocab_size).table
     table = torch.cat([table.mean(0, keepdim=True), table])
-    draft = NGramAutomaton(np.zeros(8, int), np.arange(-1, 7).clip(0), table)
-    for i in range(8):
-        row = draft.row(i)
-        row **= {power}  # its running sums were made before
-        row /= row.sum()
-    return draft
+    return Changed(np.zeros(8, int), np.arange(-1, 7).clip(0), table)
+
+class Changed(NGramAutomaton):
+    def row(self, i, sampling=None):
+        q, sums = super().row(i, sampling)  # the sums are those of q as it was
+        return q ** {power} / (q ** {power}).sum(), sums
 """
 
 

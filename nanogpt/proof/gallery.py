@@ -141,7 +141,8 @@ def mutant(bug: Bug, each: bool = False) -> Decoder:
         if isinstance(target, Watched):
             return target.around(target_of(target.target))
         if target not in targets:
-            targets[target] = from_memory(model_of(target))
+            made = model_of(target)
+            targets[target] = from_memory(made) if isinstance(target, GPTLanguageModel) else made
         return targets[target]
 
     def generate(target, *given, **named):

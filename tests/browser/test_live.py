@@ -44,6 +44,13 @@ def opened(page, address=PAGE.as_uri()):
     return page
 
 
+def rows_alone():
+    """The shipped tree without its column for temperature 0, which the page has not."""
+    tree = ngram.load()
+    tree.greedy = None
+    return tree
+
+
 @pytest.fixture(scope="module")
 def parts():
     """In float64, as the page computes; the bigram is counted as the page says."""
@@ -56,7 +63,7 @@ def parts():
     pairs.rows = list(table / table.sum(-1, keepdim=True))
     drafts = {
         "bigram": pairs,
-        "distilled": ngram.load(),
+        "distilled": rows_alone(),
         "transformer": transformer.TransformerDraft(small.double()),
     }
     return target.double(), tokenizer, drafts
