@@ -17,7 +17,7 @@ MOST = {
     "lines of the package": 30485,
     "lines of the tests": 39898,
     "words of README": 1495,
-    "words of the series": 100014,
+    "words of the series": 97541,
     "lines of code of the series": 15505,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
