@@ -15,9 +15,9 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 30485,
-    "lines of the tests": 39898,
-    "words of README": 1495,
-    "words of the series": 97541,
+    "lines of the tests": 39893,
+    "words of README": 1499,
+    "words of the series": 97545,
     "lines of code of the series": 15505,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores

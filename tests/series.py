@@ -65,14 +65,20 @@ def solutions(path):
     return found
 
 
+def module_of(file):
+    """The module in a file that is no part of the package, run anew."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def answers(path):
     """Answers to *your turn* (0) and the exercises: {number: right}, {number: (wrong, why)}."""
     file = ROOT / "tests" / "answers" / f"chapter_{path.stem[:2]}.py"
     if not file.exists():
         return {}, {}
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(file)
     return module.RIGHT, module.WRONG
 
 

@@ -122,6 +122,11 @@ def test_the_long_tour_visits_what_it_must():
     tour = settings_of(parse_arguments(["--settings"]))
     assert {bending(s) for s in tour} == {"1", "0", "0.7", "0.7 p 0.9", "1 k 20"}
     assert tour[-1].sampling == Sampling(1, top_k=20) and len(tour) == 10
+    words = "--temperature 0 0.7 --top-k 9 --top-p 0.9"
+    cut = settings_of(parse_arguments(words.split()))
+    assert {s.sampling for s in cut} == {Sampling(T, 9, 0.9) for T in (0, 0.7)}
+    with pytest.raises(ValueError, match="top_k is 0"):
+        main(["--top-k", "0", "--pairs", "1"])
 
 
 def test_the_best_draft_is_the_default():

@@ -2,7 +2,6 @@
 
 import collections
 import copy
-import importlib.util
 import itertools
 import tracemalloc
 from dataclasses import replace
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import load_tree
+from series import module_of
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
@@ -39,6 +39,8 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, draft_tokens, speculative_generate
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
+
+MAKE_DRAFTS = DATA_DIR / "make_drafts.py"
 
 
 def some_text(V, n=400, seed=0):
@@ -181,7 +183,7 @@ def test_contexts_vote_and_one_that_says_what_a_shorter_one_says_is_left_out():
     """By hand, from the third token on: 1 comes most often, after 3 come 0 and 1, after 2 one 3."""
     texts = np.array([[1, 1, 2, 3, 0], [0, 3, 1, 0, 1], [1, 1, 1, 1, 1]], dtype=np.uint8)
     believed = {b"": 0, bytes([0]): 2, bytes([4]): 3}
-    kept = make_drafts().vote(texts, 2, order=1, least=2, best=believed)
+    kept = module_of(MAKE_DRAFTS).vote(texts, 2, order=1, least=2, best=believed)
     assert kept == {b"": 1, bytes([3]): 0, bytes([4]): 3}  # of 2 there is too little
 
 
@@ -220,15 +222,16 @@ def confident(V, least, order=2):
     return NGramAutomaton(*map(np.array, tree), draft.table, alphas, least)
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_p=0.9)], ids=str)
 @pytest.mark.parametrize("least", [0.0, 0.3, 0.6, 1.0])
-def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(least):
+def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(least, sampling):
     """The same guesses from the same seed, only fewer: as many as the alphas by hand say."""
     whole, draft = confident(3, 0.0), confident(3, least)
     lengths = set()
     for seed in range(60):
         context = np.random.default_rng(seed).integers(3, size=seed % 5).tolist()
-        tokens, q = whole.draw(context, 6, Sampling(), RandomSource(seed))
-        fewer, rows = draft.draw(context, 6, Sampling(), RandomSource(seed))
+        tokens, q = whole.draw(context, 6, sampling, RandomSource(seed))
+        fewer, rows = draft.draw(context, 6, sampling, RandomSource(seed))
         joint, right = 1.0, 0
         for i in range(6):
             joint *= whole.alphas[whole.node(context + tokens[:i])]
@@ -710,14 +713,6 @@ def test_the_shipped_drafts_are_as_good_as_they_are_said_to_be(written):
     assert 0.7 < alpha(counts, written) < alpha(ngram.load(), written)
 
 
-def make_drafts():
-    """The module that makes the shipped drafts."""
-    spec = importlib.util.spec_from_file_location("make_drafts", DATA_DIR / "make_drafts.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_at_temperature_0_the_shipped_tree_guesses_what_the_target_puts_first():
     """More of the target's own letters than the heads of its rows, and the same text."""
     target, tokenizer = checkpoint.load()
@@ -740,7 +735,9 @@ def test_at_temperature_0_the_shipped_tree_guesses_what_the_target_puts_first():
 def test_what_makes_the_greedy_draft_writes_the_targets_best_tokens():
     """As a request does, which reads the prompt alone: not what was drawn before it."""
     target, _ = checkpoint.load()
-    texts = make_drafts().write_greedy(target, texts=8, burn=20, start=4, length=20, seed=0)
+    texts = module_of(MAKE_DRAFTS).write_greedy(
+        target, texts=8, burn=20, start=4, length=20, seed=0
+    )
     assert texts.shape == (8, 24) and len({*map(bytes, texts[:, :4])}) > 1
     for text in texts.tolist():
         assert text[4:] == autoregressive_generate(target, text[:4], 20, Sampling(0)).tokens
@@ -748,7 +745,7 @@ def test_what_makes_the_greedy_draft_writes_the_targets_best_tokens():
 
 def test_what_makes_the_drafts_records_the_targets_own_probabilities():
     target = toy_target(5, 8)
-    tokens, probs = make_drafts().write_texts(target, texts=3, length=20, seed=0)
+    tokens, probs = module_of(MAKE_DRAFTS).write_texts(target, texts=3, length=20, seed=0)
     assert tokens.shape == (3, 20) and probs.shape == (3, 19, 5)
     for i in (
         1,
@@ -763,7 +760,7 @@ def test_what_makes_the_drafts_records_the_targets_own_probabilities():
             p = torch.softmax(target(context)[0][:, -1], -1)
         np.testing.assert_allclose(probs[:, i - 1], p.numpy(), atol=1e-3)
     with pytest.raises(ValueError, match="no draft is called nothing"):
-        make_drafts().main(["nothing"])
+        module_of(MAKE_DRAFTS).main(["nothing"])
 
 
 def test_the_shipped_drafts_by_name_are_ready_to_be_drawn_from():

@@ -1,7 +1,6 @@
 """EAGLE: chains and trees on the target's features; what no test of the output sees."""
 
 import gc
-import importlib.util
 import itertools
 import math
 import weakref
@@ -10,6 +9,7 @@ import pytest
 import torch
 from conftest import TINY, make_model, read_text, restarts
 from matplotlib.patches import FancyBboxPatch
+from series import module_of
 
 from nanogpt import checkpoint
 from nanogpt.course.chapter_19 import steps_seen
@@ -38,6 +38,8 @@ drafts = pytest.mark.parametrize("draft_of", DRAFTS.values(), ids=DRAFTS)
 kinds = pytest.mark.parametrize("kind", TARGETS)
 LAYERS = {"hidden": None, "streams": (1, 3)}
 layered = pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+
+MAKE_DRAFTS = DATA_DIR / "make_drafts.py"
 
 
 def generator_of(seed):
@@ -577,15 +579,8 @@ def test_what_is_shipped_shows_what_unrolled_training_is_for():
     assert three[0] - three[3] < 0.05 and min(three[1:]) > max(one[1:])
 
 
-def make_drafts():
-    spec = importlib.util.spec_from_file_location("make_drafts", DATA_DIR / "make_drafts.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_what_is_left_out_in_the_ablation_is_left_out_at_every_depth():
-    target, make = deep_toy()[0], make_drafts()
+    target, make = deep_toy()[0], module_of(MAKE_DRAFTS)
     head, x = random_head(target, cls=make.Blinkered), windows_of(target, 2)
     features = head.features_of(target, x)[0][:, :-1]
     head.instead = target.position_embedding_table.weight[1:]
@@ -609,7 +604,7 @@ def test_what_is_shipped_was_trained_alike_and_the_net_without_features_lies_bet
     assert len({known["steps"] for known in facts}) == 1
     assert facts[0]["batch_size"] == facts[1]["batch_size"] == 16  # on_windows' own, as the net's
     net, fast = transformer.load().model, FusedLanguageModel(target)
-    (alpha, error), *_ = make_drafts().alphas_of_net(net, fast, windows[:128])
+    (alpha, error), *_ = module_of(MAKE_DRAFTS).alphas_of_net(net, fast, windows[:128])
     assert facts[0]["alpha"][0][0] + 4 * error < alpha < facts[1]["alpha"][0][0]
     rows = facts[0]["ablation"]["alpha"]
     for name in ("without the feature", "the place instead of the feature"):

@@ -3,7 +3,6 @@
 The stand-in records how it is called and answers with tokens; nothing is installed for it.
 """
 
-import importlib.util
 import itertools
 import json
 import os
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from series import ROOT
+from series import ROOT, module_of
 
 from nanogpt.engines import adapters
 from nanogpt.engines.export import export_pair
@@ -47,11 +46,7 @@ def test_every_example_is_tried_here():
 
 def pass_times():
     """The example as a module."""
-    path = ROOT / "examples" / "gpu" / "pass_times.py"
-    spec = importlib.util.spec_from_file_location("pass_times", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "examples" / "gpu" / "pass_times.py")
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b"])
@@ -130,10 +125,7 @@ def open_example(name, folder, **options):
     """open_engine of an example, called as `audit` calls it, or with more."""
     if not options:
         return adapters.open_file(EXAMPLES / name, folder, 3)
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / name)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.open_engine(folder, 3, **options)
+    return module_of(EXAMPLES / name).open_engine(folder, 3, **options)
 
 
 @pytest.mark.parametrize("exact, told", [(None, "float32"), (False, "default precision")])

@@ -1,12 +1,11 @@
 """The live page in the repository is what its parts make, to the last byte."""
 
 import base64
-import importlib.util
 import json
 import re
 
 import pytest
-from series import ROOT
+from series import ROOT, module_of
 
 from nanogpt import checkpoint
 from nanogpt.drafts import ngram
@@ -17,10 +16,7 @@ from nanogpt.speculative import speculative_generate
 
 @pytest.fixture(scope="module")
 def live():
-    spec = importlib.util.spec_from_file_location("live", ROOT / "book" / "live.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "book" / "live.py")
 
 
 @pytest.fixture(scope="module")

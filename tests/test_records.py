@@ -393,13 +393,17 @@ def test_a_record_says_all_that_its_number_depends_on(field, tmp_path):
 
 def test_a_record_of_ours_names_the_command_that_measures_it():
     """What was parsed from the command is the row's setting."""
-    for draft, rule in (("distilled", "block"), ("block-markov", "token")):
-        setting = bench.Setting("fused", draft, 4, 0.5, rule)
+    for draft, rule, cuts in (
+        ("distilled", "block", {"top_k": 9, "top_p": 0.9}),
+        ("block-markov", "token", {}),
+    ):
+        setting = bench.Setting("fused", draft, 4, 0.5, rule, **cuts)
         row = bench.Row(setting, 1, (1, 1), 1, None, None, 1, 1, 0, 0, {}, 0)
         made = bench.record(row, "1 thread", 7, 50, "a text")
         command = made["source"].strip("`").split()
         assert made["speed-up"].startswith("1.00 (1.00 to 1.00, quartiles of 7 pairs); 1.00 ±")
-        assert (made["temperature"], made["batch"], made["budget"]) == ("0.5", "1", "K = 4")
+        heat = "0.5, top-k 9, top-p 0.9" if cuts else "0.5"
+        assert (made["temperature"], made["batch"], made["budget"]) == (heat, "1", "K = 4")
         assert made.keys() == set(records.FIELDS) and made["model"].endswith("target, fused")
         given = bench.parse_arguments(command[2:])
         assert (given.pairs, given.tokens, given.records) == (7, 50, True)

@@ -127,13 +127,12 @@ class GreedyAutomaton(Contexts, Draft):
 class NGramAutomaton(Contexts, Draft):
     """The guesses of NGramDraft, many in a row.
 
-    parents, tokens (N,): in the order of `link`; table (N, V), which must stay as it is: a row
-    becomes float64, and is bent as the sampling says, each time that it is asked for. (Nine of ten
-    rows that a text asks for were never asked for before: to keep them would cost memory and save
-    no time.) alphas (N,): of each row the chance that a guess from it is accepted; 1 if it is not
-    known. least: a chain stops before the guess with which the product of its rows' alphas would
-    fall below. (Which row comes next depends on the guesses before it alone, so no guess is dropped
-    that was drawn.) greedy: makes the draft that is asked at temperature 0.
+    parents, tokens (N,): in the order of `link`; table (N, V), which must stay as it is: rows are
+    made float64, and bent as the sampling says, whenever they are asked for. (Few are asked for
+    twice.) alphas (N,): of each row the chance that a guess from it is accepted; 1 if not known.
+    least: a chain stops before the guess with which the product of its rows' alphas would fall
+    below. (Which row comes next depends on the guesses before it alone, so no guess is dropped that
+    was drawn.) greedy: makes the draft that is asked at temperature 0.
     Raises ValueError if a row is no distribution, or `least` is not in [0, 1].
     """
 
@@ -195,7 +194,7 @@ class NGramAutomaton(Contexts, Draft):
 
 
 def bent(q: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """What sampling.of_probs makes of q (V,), up to a factor and rounding, in a tenth of the time.
+    """What sampling.of_probs makes of q (V,), up to a factor and rounding, in far less time.
 
     A guess is drawn from one row, and a call of torch costs more than a row of 65 numbers.
     """

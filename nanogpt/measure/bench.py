@@ -412,8 +412,8 @@ def record(row: Row, where: str, pairs: int, tokens: int, text: str) -> dict[str
     command += f" --nodes {s.nodes}" if s.nodes else ""
     command += f" --temperature {s.temperature:g} --pairs {pairs} --tokens {tokens}"
     command += f" --rule {s.rule}" if s.rule != "token" else ""
-    if s.top_k or s.top_p:
-        command = f"nanogpt bench --records --settings --pairs {pairs} --tokens {tokens}"
+    command += f" --top-k {s.top_k}" if s.top_k else ""
+    command += f" --top-p {s.top_p:g}" if s.top_p else ""
     speed = f"{row.speed_up:.2f} ({low:.2f} to {high:.2f}, quartiles of {pairs} pairs)"
     return {
         "method": f"{s.draft}: ours, {s.rule} rule",
@@ -509,6 +509,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policy", nargs="+", choices=POLICIES, help="chooses K, round by round")
     parser.add_argument("--nodes", nargs="+", type=int, help=f"of the trees of {', '.join(NODES)}")
     parser.add_argument("--temperature", nargs="+", type=float)
+    parser.add_argument("--top-k", type=int, help="keep the k likeliest tokens")
+    parser.add_argument("--top-p", type=float, help="of those, as many as have this probability")
     parser.add_argument("--rule", nargs="+", choices=list(RULES))
     parser.add_argument("--pairs", type=int, default=20, help="prompts, default: %(default)s")
     parser.add_argument("--tokens", type=int, default=100, help="each, default: %(default)s")
@@ -525,13 +527,13 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
     The rule defaults to the token-wise one. Raises ValueError for a tour beside a combination, and
     for a rule or a policy beside a draft of PROPOSERS.
     """
-    chosen = ("target", "draft", "K", "policy", "nodes", "temperature", "rule")
+    chosen = ("target", "draft", "K", "policy", "nodes", "temperature", "top_k", "top_p", "rule")
     tours = {"--all": given.all and ALL, "--settings": given.settings and SETTINGS}
     [tour, *more] = [name for name, rows in tours.items() if rows] or [None]
-    if not more and not any(getattr(given, name) for name in chosen):
+    if not more and all(getattr(given, name) is None for name in chosen):
         return list(dict.fromkeys(tours.get(tour, SHORT)))
     if tour:
-        words = ", ".join([*more, *(f"--{name}" for name in chosen)])
+        words = ", ".join([*more, *(f"--{name.replace('_', '-')}" for name in chosen)])
         raise ValueError(f"{tour} is a tour of its own; leave out {words}")
     proposers = [draft for draft in given.draft or [] if draft in PROPOSERS]
     if proposers and (given.rule or given.policy):
@@ -543,7 +545,7 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
     free = [draft for draft in given.draft or ["distilled"] if draft not in NODES]
     if given.nodes and free:
         raise ValueError(f"{free[0]} has no nodes to choose; --nodes is for {' and '.join(NODES)}")
-    settings = []
+    settings, cuts = [], (given.top_k, given.top_p)
     for target, draft, temperature, rule in itertools.product(
         given.target or TARGETS,
         given.draft or ["distilled"],
@@ -555,9 +557,8 @@ def settings_of(given: argparse.Namespace) -> list[Setting]:
             Ks = [(None, policy) for policy in given.policy or []] or [
                 (K, None) for K in given.K or [best]
             ]
-            settings += [
-                Setting(target, draft, K, temperature, rule, policy, nodes) for K, policy in Ks
-            ]
+            how = temperature, rule
+            settings += [Setting(target, draft, K, *how, p, nodes, *cuts) for K, p in Ks]
     return settings
 
 
