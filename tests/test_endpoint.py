@@ -195,6 +195,30 @@ def test_the_command_says_its_verdict_and_returns_it(served, capsys, tmp_path):
     assert "verdict: none: take more texts" in capsys.readouterr().out
 
 
+def test_a_server_that_never_guessed_is_not_called_an_audit_of_guesses(served, monkeypatch):
+    """Its counters, in vLLM's own form, are read before the texts are drawn and after."""
+    name, labels = "vllm:spec_decode_num_", '{engine="0",model_name="m"}'
+    told = iter([(5, 9), (105, 159), (7, 7), (7, 7), None, None])
+
+    def metrics(completions):
+        drafts, kept = next(told)  # None is no pair: an error, and answered as one
+        counts = {"drafts_total": drafts, "accepted_tokens_total": kept, "drafts_created": 1.7e9}
+        counts |= {"accepted_tokens_per_pos_total": kept, "draft_tokens_total": 900}
+        return "# HELP\n" + "".join(f"{name}{x}{labels} {n:.1f}\n" for x, n in counts.items())
+
+    address = served()
+    assert Endpoint(address).guesses()[f"{name}drafts_total"] == 0, "of our own server"
+    audited(address, texts=20)
+    counts = Endpoint(address).guesses()
+    assert 0 < counts[f"{name}accepted_tokens_total"] <= 4 * counts[f"{name}drafts_total"]
+    monkeypatch.setattr(serve.Completions, "metrics", metrics)
+    for said in ("2.50 tokens in each of 100 rounds", "show no guess", "/metrics cannot be read"):
+        (note,) = (
+            note for note in audited(address, texts=20).notes if "guess" in note or "rounds" in note
+        )
+        assert said in note
+
+
 def test_no_server_of_a_bug_that_is_of_no_chain():
     for bug in (0, 40):
         with pytest.raises(ValueError, match=f"no bug {bug} of a chain"):

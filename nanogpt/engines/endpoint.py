@@ -337,6 +337,8 @@ LADDER = [  # what to leave out, one after the other, where a server does not sa
     ("seed",),
     ("top_p", "presence_penalty", "frequency_penalty"),
 ]
+# In vLLM's metrics, of all that the server writes: rounds with guesses, and what of them stood.
+COUNTED = tuple(f"vllm:spec_decode_num_{x}_total" for x in ("drafts", "accepted_tokens"))
 OWN = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "n": "--samples"}
 OWN |= {"seed": "--seed", "max_tokens": "--tokens", "logprobs": "--listed", "prompt": "--prompt"}
 BENDING = (  # and so these have no place in --more
@@ -362,7 +364,7 @@ class Endpoint:
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
     timeout: float = 600.0
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def ask(self, path: str, body: dict[str, Any] | None = None, read=json.load) -> Any:
         """The answer to a POST of the body, or to a GET. Raises OSError with what is wrong."""
         data = None if body is None else json.dumps(body | self.more).encode()
         headers = {"Content-Type": "application/json"}
@@ -372,7 +374,7 @@ class Endpoint:
         try:
             request = urllib.request.Request(address, data, headers)
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-                return json.load(answer)
+                return read(answer)
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace")
             raise OSError(f"{address} answered {error.code}: {said[:300]}") from error
@@ -396,6 +398,22 @@ class Endpoint:
         if not choices:
             raise OSError(f"{self.url} returned no choices")
         return sorted(choices, key=lambda choice: choice.get("index") or 0)
+
+    def guesses(self) -> Counter[str] | None:
+        """How often it guessed since it started, and what it kept, by COUNTED; None if unknown.
+
+        Those are vLLM's counters; the metrics stand beside /v1, not under it.
+        """
+        above = replace(self, url=self.url.rstrip("/").removesuffix("/v1"), timeout=10.0)
+        try:
+            lines = above.ask("metrics", read=lambda answer: answer.read().decode().splitlines())
+            pairs = [line.rsplit(None, 1) for line in lines if line.startswith(COUNTED)]
+            counts = Counter[str]()
+            for name, n in pairs:
+                counts[name.partition("{")[0]] += int(float(n))
+        except (OSError, ValueError):
+            return None
+        return counts if lines else None
 
     def settle(
         self, prompt: str, n: int, N: int, seed: int, fields: dict[str, Any]
@@ -511,7 +529,9 @@ class Endpoint:
         if at_once > 1 and all(x == came[0] for x in came):
             at_once = 1
             notes.append(f"all {len(came)} texts of a request are one, so each was asked for alone")
+        before = self.guesses()
         choices = self.draw(prompt, n, texts, seed if seeded else None, at_once, **fields)
+        notes.append(guessed_between(before, self.guesses()))
         said: Sequence[Sequence[answers.Told]]
         if told:
             said, more = readable((f"text {i}", choice) for i, choice in enumerate(choices, 1))
@@ -522,6 +542,16 @@ class Endpoint:
         report = judge(said, sampling, level, f"{self.model} at {self.url}", source, reading)
         report.notes += notes
         return report
+
+
+def guessed_between(before: Counter[str] | None, after: Counter[str] | None) -> str:
+    """What a server's counters of guesses say of the texts that it wrote in between."""
+    if before is None or after is None:
+        return "whether it guessed at all is not known: its /metrics cannot be read"
+    rounds, kept = (after[name] - before[name] for name in COUNTED)
+    if not rounds:
+        return "its counters show no guess: what was audited may be plain decoding"
+    return f"by its counters: {1 + kept / rounds:.2f} tokens in each of {rounds:,} rounds"
 
 
 # The command
