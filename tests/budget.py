@@ -14,8 +14,8 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30515,
-    "lines of the tests": 39917,
+    "lines of the package": 30541,
+    "lines of the tests": 39947,
     "words of README": 1499,
     "words of the series": 97545,
     "lines of code of the series": 15505,

@@ -8,6 +8,7 @@ import functools
 import itertools
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -533,10 +534,39 @@ def test_a_batch_asks_its_drafts_at_once_and_each_text_is_what_it_is_alone(kind)
     rngs = [RandomSource(b) for b in range(4)]
     made = batch_generate(target, draft, prompts, lengths, Ks, samplings, rngs, constraints=asked)
     assert set(passes) >= {2, 3, 4} and len(passes) < 0.6 * sum(passes), "texts share its passes"
+    passes.clear()
+    server = Server(target, draft, 3, Limits(max_num_seqs=4), seed=0)
+    for b, prompt in enumerate(prompts):
+        how = samplings[b], RandomSource(b), None, asked[b]
+        server.submit(prompt, lengths[b], *how)
+    served = drained(server)
+    assert set(passes) >= {2, 3, 4} and len(passes) < 0.7 * sum(passes), "in a server, too"
     for b, (prompt, n) in enumerate(zip(prompts, lengths, strict=True)):
+        if Ks[b] == 3:
+            assert served[b].tokens == made[b].tokens
+            assert [r.candidates for r in served[b].rounds] == [
+                r.candidates for r in made[b].rounds
+            ]
         how = asked[b], draft, Ks[b], samplings[b], RandomSource(b)
         alone = complete(target, prompt, n, *how)
         assert made[b].tokens == alone.tokens
         assert [r.candidates for r in made[b].rounds] == [r.candidates for r in alone.rounds]
         for ours, its in zip(made[b].rounds, alone.rounds, strict=True):
             assert torch.allclose(ours.draft_probs, its.draft_probs, atol=1e-12)
+
+
+def test_a_text_that_fails_where_drafts_are_asked_at_once_fails_alone():
+    few = SimpleNamespace(random=iter([0.5] * 9).__next__)  # then StopIteration
+    target, draft = toy_target(7, 16), TransformerDraft(toy_target(7, 8, seed=3))
+    server, sources = (
+        Server(target, draft, 3),
+        [RandomSource(0), RandomSource(1, few), RandomSource(2)],
+    )
+    for b, rng in enumerate(sources):
+        server.submit([1, b], 30, rng=rng)
+    with pytest.raises(RuntimeError, match="request 1 is dropped"):
+        drained(server)
+    made = drained(server)
+    for b in (0, 2):
+        alone = batch_generate(target, draft, [[1, b]], 30, 3, rngs=[RandomSource(b)])
+        assert made[b].tokens == alone[0].tokens

@@ -56,11 +56,15 @@ def repeated(kvs: KVCache, B: int) -> KVCache:
 def own_logits(model: GPTLanguageModel, prompt: Sequence[int], made: Tensor) -> Tensor:
     """Logits (N, n, V) of each token of made (N, n), after the prompt and the tokens before it.
 
-    One pass for each sample, in batches.
+    The prompt is read once, then the samples in batches.
     """
-    rows = torch.cat([torch.tensor([list(prompt)]).expand(len(made), -1), made[:, :-1]], dim=1)
-    first = len(prompt) - 1  # what follows the prompt
-    return torch.cat([model(part)[0][:, first:] for part in rows.split(250)])
+    start = model(torch.tensor([list(prompt[:-1])]))[2] if len(prompt) > 1 else None
+    rows = torch.cat([torch.tensor([prompt[-1:]]).expand(len(made), -1), made[:, :-1]], dim=1)
+    parts = rows.split(250)
+    caches = (start and repeated(start, len(part)) for part in parts)
+    return torch.cat(
+        [model(part, past_kvs=kvs)[0] for part, kvs in zip(parts, caches, strict=True)]
+    )
 
 
 def own_probs(

@@ -189,32 +189,39 @@ def probs_of(drafts: Sequence[Draft], contexts: Sequence[Sequence[int]]) -> list
 
 
 def propose_all(seats: Sequence[Seat]) -> list[Tree]:
-    """What each seat drafts, as deep as it has room.
-
-    Chains of drafts that can be asked at once are drawn a token at a time, side by side: a guess
-    costs one pass of the draft, and not one for each text. Each text draws from its own source, in
-    the order that it would alone.
-    """
-    trees: dict[int, Tree] = {}
-    own: dict[int, Draft] = {}
-    tokens, deep = {}, {}
-    qs: dict[int, list[Tensor]] = {}
+    """What each seat drafts, as deep as it has room: chains side by side, all else text by text."""
+    trees = drawn_together(seats, [seat.text.room for seat in seats])
     for b, x in enumerate(seats):
-        if len(seats) > 1 and (draft := drawn_by_token(x)):
-            own[b], tokens[b], qs[b] = draft, list(x.text.tokens), []
-            deep[b] = min(x.draft.K, x.text.room)  # type: ignore[attr-defined]  # a Chain
-        else:
+        if b not in trees:
             trees[b] = x.steps.draft(x.draft, x.text, x.text.room, x.sampling, x.rng)
+    return [trees[b] for b in range(len(seats))]
+
+
+def drawn_together(seats: Sequence[Seat], most: Sequence[int]) -> dict[int, Tree]:
+    """{seat: its chain, at most so long} of those whose drafts can be asked at once, if some can.
+
+    They are drawn a token at a time, side by side: a guess costs one pass of the draft, and not one
+    for each text. Each text draws from its own source, in the order that it would alone.
+    """
+    own = {b: draft for b, x in enumerate(seats) if (draft := drawn_by_token(x))}
+    if len(own) < 2:
+        return {}
+    tokens = {b: list(seats[b].text.tokens) for b in own}
+    deep = {b: min(seats[b].draft.K, most[b]) for b in own}  # type: ignore[attr-defined]  # Chains
+    qs: dict[int, list[Tensor]] = {b: [] for b in own}
     while going := [b for b in own if len(qs[b]) < deep[b]]:
         said = probs_of([own[b] for b in going], [tokens[b] for b in going])
         for b, q in zip(going, said, strict=True):
-            sampling, rng = seats[b].sampling, seats[b].rng
-            qs[b].append(sampling.of_probs(q))
-            tokens[b].append(rng.categorical(qs[b][-1]))
+            try:
+                qs[b].append(seats[b].sampling.of_probs(q))
+                tokens[b].append(seats[b].rng.categorical(qs[b][-1]))
+            except Exception:  # nobody else's: it is raised where this one is asked alone
+                del own[b]
+    trees = {}
     for b, draft in own.items():
         q = torch.stack(qs[b]) if qs[b] else torch.empty(0, draft.vocab_size).double()
         trees[b] = Tree.chain(tokens[b][len(tokens[b]) - len(q) :], q)
-    return [trees[b] for b in range(len(seats))]
+    return trees
 
 
 def drawn_by_token(seat: Seat) -> Draft | None:

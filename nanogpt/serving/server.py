@@ -9,6 +9,7 @@ pool.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections import deque
@@ -24,7 +25,7 @@ from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.batch import verify_batch
+from nanogpt.serving.batch import Seat, drawn_together, verify_batch
 from nanogpt.serving.constraints import Constraints, Reply, for_pass
 from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull
 from nanogpt.speculative import Draft, Steps, check_vocabulary
@@ -523,6 +524,7 @@ class Server:
         nodes = self.policy(max(1, len(batch)))
         held = {r: self.memory.needs(r, r.position + 1) for r, _ in batch}
         free = self.memory.free(self.queue.running) - sum(held.values())
+        asked = []
         for request, n in batch:
             if n < request.to_do or (self.reads and request.unread):
                 continue
@@ -533,8 +535,21 @@ class Server:
                 most -= 1
             free -= self.memory.needs(request, last + most) - held[request]
             token_budget -= most
+            asked.append((request, n, most))
+        self.guess_together(asked)
+        for request, n, most in asked:
             self.safely(request, self.guess, request, n, most)
         return [(request, n) for request, n in batch if request.id in self.queue.by_id]
+
+    def guess_together(self, asked: Sequence[tuple[Request, int, int]]) -> None:
+        """Make the guesses of those whose drafts share passes; where that fails, each is asked."""
+        new = [(request, most) for request, _, most in asked if most and request.tree is None]
+        if self.draft is not None:
+            seats = [Seat(r, self.draft, r.sampling, r.rng, r.steps) for r, _ in new]
+            with contextlib.suppress(Exception):
+                trees = drawn_together(seats, [min(most, r.room) for r, most in new])
+                for i, tree in trees.items():
+                    new[i][0].tree = tree
 
     def guess(self, request: Request, n: int, most: int) -> None:
         """Up to so many guesses for a request's next pass, beside n known tokens.
@@ -542,7 +557,7 @@ class Server:
         Raises ValueError for guesses that are no tokens. A draft that works in the target's pool
         may find it full: there are no guesses this time, and it gives back what it took.
         """
-        if request.tree is not None:  # of a pass that was interrupted
+        if request.tree is not None:  # drawn with others, or of a pass that was interrupted
             request.tree = request.tree.cut(most)
         elif not most or not request.room:
             request.tree = request.no_tree
