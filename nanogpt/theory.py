@@ -8,7 +8,7 @@ position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 
 def expected_tokens(alpha: float, K: int) -> float:
@@ -20,15 +20,6 @@ def expected_tokens(alpha: float, K: int) -> float:
     if not (0 <= alpha <= 1 and K >= 0):
         raise ValueError(f"alpha is {alpha} and K is {K}; it takes 0 <= alpha <= 1 and K >= 0")
     return K + 1.0 if alpha == 1 else (1 - alpha ** (K + 1)) / (1 - alpha)
-
-
-def expected_tokens_by_position(alphas: Sequence[float]) -> float:
-    """The same where candidate i is accepted with probability alphas[i] once it is examined."""
-    tokens, reached = 1.0, 1.0
-    for alpha in alphas:
-        reached *= alpha  # all candidates so far accepted
-        tokens += reached
-    return tokens
 
 
 def speed_up(

@@ -6,13 +6,7 @@ import pytest
 
 from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.sampling import RandomSource
-from nanogpt.theory import (
-    best_K,
-    break_even,
-    expected_tokens,
-    expected_tokens_by_position,
-    speed_up,
-)
+from nanogpt.theory import best_K, break_even, expected_tokens, speed_up
 
 
 def tokens_of_a_round(alphas):
@@ -35,14 +29,6 @@ def test_expected_tokens_are_the_enumerated_mean(alpha, K):
     outcomes = enumerate_outcomes(tokens_of_a_round([alpha] * K))
     mean = sum(tokens * probability for tokens, probability in outcomes.items())
     assert expected_tokens(alpha, K) == pytest.approx(mean, abs=1e-12)
-    assert expected_tokens_by_position([alpha] * K) == pytest.approx(mean, abs=1e-12)
-
-
-def test_expected_tokens_by_position_are_the_enumerated_mean():
-    alphas = [0.9, 0.5, 0.7, 0.2]
-    outcomes = enumerate_outcomes(tokens_of_a_round(alphas))
-    mean = sum(tokens * probability for tokens, probability in outcomes.items())
-    assert expected_tokens_by_position(alphas) == pytest.approx(mean, abs=1e-12)
 
 
 def test_expected_tokens_are_what_simulation_gives():
