@@ -149,7 +149,7 @@ def round_times(
 
     def often(draft: Proposer | None) -> None:
         for _ in range(20):  # so long that others disturb all alike
-            whole(draft) if draft else plain()
+            plain() if draft is None else whole(draft)
 
     took: dict[int, list[float]] = {n: [] for n in [0, *drafts]}
     for _ in range(turns):
