@@ -12,8 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nanogpt.measure.clock import clock
+from nanogpt.model import GPTLanguageModel
+from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show.diagrams import arrow, box, sheet, strip, words
 from nanogpt.show.figures import ACCEPTED, GREY, SERIES, STYLE, Picture, picture, shown
+from nanogpt.trees.loop import propose_tree, verify_tree
+from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.tree import Proposer, ReadText, keep_path
 
 TREES = (  # a chain longer than any habit; two of a length, for who remembers the last one; none
     ([-1, 0, 1], 2),
@@ -111,6 +117,45 @@ def slip_of_positions(pos: Sequence[float], parents: Sequence[int], P: int) -> s
     }
     why = whys.get(tuple(pos), "siblings stand at the same place, one after their parent's")
     return f"the positions are {[int(p) for p in pos]}, not {right}: {why}"
+
+
+@torch.inference_mode()
+def greedy_texts(target: GPTLanguageModel, prompts: Sequence[Sequence[int]], n: int) -> Tensor:
+    """The prompts (B, T), and n greedy tokens after each, all in one batch: (B, T+n)."""
+    idx, past_kvs = [torch.tensor(prompts)], None
+    for _ in range(n):
+        logits, _, past_kvs = target(idx[-1], past_kvs=past_kvs)
+        idx.append(logits[:, -1:].argmax(-1))
+    return torch.cat(idx, 1)
+
+
+@torch.inference_mode()
+def round_times(
+    target: GPTLanguageModel, drafts: Mapping[int, Proposer], prompt: Sequence[int], turns: int
+) -> dict[int, np.ndarray]:
+    """Of each draft, the times (turns,) of a greedy round; a plain step is 1. All in turn."""
+    text, greedy, rng = ReadText(target, prompt, 9), Sampling(0), RandomSource(0)
+    text.read()
+    idx = torch.tensor([text.tokens[-1:]])
+
+    def plain() -> None:
+        logits = target(idx, past_kvs=text.past_kvs)[0]
+        rng.categorical(greedy.probs(logits[0, -1]))
+
+    def whole(draft: Proposer) -> None:
+        tree = propose_tree(draft, text, text.room, greedy, rng)
+        p, _, new_kvs = verify_tree(target, text, tree, greedy)
+        keep_path(new_kvs, accept_tree(tree, p, rng)[0], text.position)
+
+    def often(draft: Proposer | None) -> None:
+        for _ in range(20):  # so long that others disturb all alike
+            plain() if draft is None else whole(draft)
+
+    took: dict[int, list[float]] = {n: [] for n in [0, *drafts]}
+    for _ in range(turns):
+        for n, times in took.items():
+            times.append(clock(lambda n=n: often(drafts.get(n)))[0])
+    return {n: np.array(took[n]) / np.median(took[0]) for n in drafts}
 
 
 @mpl.rc_context(STYLE)

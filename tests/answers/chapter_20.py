@@ -15,15 +15,6 @@ def my_least_alpha(K, guess, wide):  # the roots of 1 + α + … + α^K - cost
     return found[0] if found else np.inf
 """
 
-BEST = """
-def my_best_K(alphas, guess, slope):
-    def speed(K):
-        tokens = 1 + np.cumprod(alphas[:K]).sum()
-        return tokens / (1 + (guess + slope) * K)
-
-    return max(range(len(alphas) + 1), key=speed)
-"""
-
 RIGHT = {
     0: [
         """
@@ -101,24 +92,6 @@ def my_least_alpha(K, guess, wide):
     return alphas[pays][0] if pays.any() else float("inf")
 """,
         ROOTS,
-    ],
-    3: [
-        """
-def my_best_K(alphas, guess, slope):
-    best, fastest, tokens, chance = 0, 1.0, 1.0, 1.0
-    for K, alpha in enumerate(alphas, start=1):
-        chance *= alpha
-        tokens += chance
-        if tokens / (1 + K * guess + K * slope) > fastest:
-            best, fastest = K, tokens / (1 + K * guess + K * slope)
-    return best
-""",
-        """
-def my_best_K(alphas, guess, slope):
-    tokens = np.concatenate([[1], 1 + np.cumsum(np.cumprod(alphas))])
-    K = np.arange(len(tokens))
-    return int(np.argmax(tokens / (1 + (guess + slope) * K)))
-""",
     ],
 }
 
@@ -298,37 +271,5 @@ def my_least_alpha(K, guess, wide):
 """,
             "K = 3",
         ),
-    ],
-    3: [
-        (
-            BEST.replace("np.cumprod(alphas[:K]).sum()", "sum(alphas[:K])"),
-            "three middling guesses",
-        ),
-        (
-            BEST.replace("key=speed", "key=int"),
-            "a layer that collapses",
-        ),
-        (
-            BEST.replace("range(", "range(1, "),
-            "guesses that cost too much",
-        ),
-        (
-            """
-def my_best_K(alphas, guess, slope):
-    K, chance = 0, 1.0
-    for alpha in alphas:  # on, while the next guess is kept more often than it costs
-        chance *= alpha
-        if chance <= guess + slope:
-            break
-        K += 1
-    return K
-""",
-            "a good pair, then a weak one",
-        ),
-        (
-            BEST.replace("* K)", "* K + slope)"),
-            "a plain pass costs 1",
-        ),
-        (BEST.replace("len(alphas)", "min(3, len(alphas))"), "guesses that cost nothing"),
     ],
 }
