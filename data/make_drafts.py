@@ -4,7 +4,7 @@
     python data/make_drafts.py ngram           one of: ngram, greedy, trained, distilled, stop,
                                                exits, layerskip,
                                                control (into layerskip's file),
-                                               medusa, medusa_kept, medusa2, mtp,
+                                               medusa, medusa_kept, mtp,
                                                ahead (into mtp's file), eagle, eagle3,
                                                ablation (into eagle's file), block, pairs,
                                                moved, learning (into moved's file),
@@ -446,32 +446,6 @@ def accuracies_on(target, heads, windows: torch.Tensor) -> list[list[float]]:
     return [[round(a, 4) for a in row] for row in parallel.accuracies(logits, windows)]
 
 
-def make_medusa2(target, tokenizer, steps: int = 3000) -> None:
-    """The shipped target and heads trained on together, on the corpus.
-
-    The loss is the target's own plus a fifth of the heads' (Cai et al. 2024, section 2.2.2).
-    """
-    started, corpus = time.monotonic(), load_corpus()
-    data, held_out = train_val_split(torch.tensor(tokenizer.encode(corpus.text)))
-    both = torch.nn.ModuleList([target, heads := parallel.load().requires_grad_(True)])
-
-    def joint_loss(x, y, generator):
-        hidden = hidden_states(target, x)
-        own = F.cross_entropy(target.lm_head(hidden).flatten(0, 1), y.flatten())
-        return own + 0.2 * parallel.medusa_loss(heads(hidden), x)
-
-    loss = on_windows(joint_loss, data, target)
-    run("medusa2", both, make_optimizer(both), loss, steps, peak=1e-3)
-    facts = {
-        "steps": steps,
-        "seconds": round(time.monotonic() - started, 1),
-        "val_loss": evaluate(target, held_out),
-        "corpus": corpus.name,
-    }
-    parallel.save(parallel.MEDUSA2, heads, tokenizer, facts, target)
-    print(parallel.MEDUSA2.relative_to(DATA_DIR), facts)
-
-
 def make_block(target, tokenizer, steps: int = STEPS, batch_size: int = 16) -> None:
     """A block drafter on the target as it is, trained on a text that it wrote: the stand-in."""
     text = read_stand_in(DATA_DIR / STAND_IN_FILE).text
@@ -783,7 +757,6 @@ def main(names: list[str]) -> None:
         "control": lambda: make_control(*checkpoint.load()),  # into layerskip's file
         "medusa": lambda: make_medusa(target, tokenizer),
         "medusa_kept": lambda: make_medusa(target, tokenizer, parallel.KEPT),
-        "medusa2": lambda: make_medusa2(*checkpoint.load()),
         "mtp": lambda: make_mtp(tokenizer),
         "ahead": lambda: make_ahead(tokenizer),  # into mtp's file
         "eagle": lambda: make_eagle(*checkpoint.load(), eagle.EAGLE, match=True, noise=0.1),

@@ -42,7 +42,7 @@ from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import accept_reject, speculative_generate
 from nanogpt.trees.loop import tree_generate
-from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_relaxed, accept_typical
+from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_typical
 
 
 class NoPass:
@@ -237,8 +237,6 @@ BOUNDS = [
     *outside(lambda x: Favourites(DRAFT, 1, x), "sharpness", 0, -1, -2),
     *outside(lambda x: accept_typical(epsilon=x), "epsilon", -0.1, -1, math.nan),
     *outside(lambda x: accept_typical(delta=x), "delta", -0.1, -1, math.nan),
-    *outside(lambda x: accept_relaxed(x), "top_k", 0, -1, -2),
-    *outside(lambda x: accept_relaxed(1, x), "delta", -0.1, -1, math.nan),
     *outside(lambda x: accept_fly(window=x), "window", 0, -1, -2),
     *outside(lambda x: accept_fly(threshold=x), "threshold", -0.1, -1, math.nan),
     *outside(lambda x: accept_fly(top_k=x), "top_k", 0, -1, -2),

@@ -111,11 +111,6 @@ def exits_again(path, tokenizer, facts):
     itself.save_exits(path, torch.nn.ModuleDict(exits), config, tokenizer, facts)
 
 
-def heads_again(path, tokenizer, facts):
-    target, heads = parallel.load_with_target()
-    parallel.save(path, heads, tokenizer, facts, target)
-
-
 SHIPPED = {  # file: how it is loaded and saved again
     checkpoint.TARGET: lambda path, *rest: checkpoint.save(path, checkpoint.load()[0], *rest),
     transformer.DISTILLED: lambda path, *rest: checkpoint.save(
@@ -124,7 +119,6 @@ SHIPPED = {  # file: how it is loaded and saved again
     itself.EXITS: exits_again,
     parallel.MEDUSA: lambda path, *rest: parallel.save(path, parallel.load(), *rest),
     parallel.KEPT: lambda path, *rest: parallel.save(path, parallel.load(parallel.KEPT), *rest),
-    parallel.MEDUSA2: heads_again,
     parallel.BLOCK: lambda path, *rest: parallel.save_block(path, parallel.load_block(), *rest),
     eagle.EAGLE: lambda path, *rest: eagle.save(path, eagle.load(), *rest),
     eagle.EAGLE3: lambda path, *rest: eagle.save(path, eagle.load(eagle.EAGLE3), *rest),

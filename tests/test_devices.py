@@ -440,7 +440,6 @@ def test_every_shipped_network_is_loaded_where_it_is_wanted(device):
         *(eagle.load(path, device) for path in (eagle.EAGLE, eagle.EAGLE3)),
         *(lambda own, layers: (own, *layers.values()))(*eagle.load_mtp(device=device)),
         parallel.load(device=device),
-        *parallel.load_with_target(device=device),
         parallel.load_block(device=device),
         *(
             exit_head

@@ -21,7 +21,6 @@ from nanogpt.trees.loop import TREE, tree_generate
 from nanogpt.trees.lossy import (
     accept_fly,
     accept_mixture,
-    accept_relaxed,
     accept_typical,
     longest_path,
 )
@@ -60,7 +59,6 @@ TABLE = {  # (acceptance, total variation) for each of KINDS, on toy T
     "exact": (accept_tree, [(0.6, 0), (0.76, 0), (0.9, 0), (0.7, 0)]),
     "typical": (accept_typical(), [(1, 0.4), (1, 0.16), (1, 0.2), (1, 0.5)]),
     "mixture": (accept_mixture(0.7), [(0.72, 0.12), (0.832, 0.12), (0.93, 0.12), (0.79, 0.24)]),
-    "relaxed": (accept_relaxed(1), [(0.2, 0.5), (0.36, 0.5), (0.55, 0.5), (1, 0.5)]),
 }
 
 
@@ -94,7 +92,6 @@ RULES = {
     "typical": accept_typical(),
     "strict typical": accept_typical(0.3, 0.9),
     "FLy": accept_fly(1),
-    "relaxed": accept_relaxed(2, 0.2),
 }
 
 
@@ -166,7 +163,7 @@ def test_greedy_texts_survive_all_but_the_mixture(kind):
     """At temperature 0, p is one-hot: every guess but the greedy one is implausible."""
     toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), *TREES[kind])
     greedy = autoregressive_generate(toy, [0, 1], 12, Sampling(0)).tokens
-    rules = [accept_typical(), accept_relaxed(3, 0.6)]
+    rules = [accept_typical()]
     if kind == "chain":
         rules += [accept_fly(1)]
     for accept in rules:
@@ -175,32 +172,6 @@ def test_greedy_texts_survive_all_but_the_mixture(kind):
             steps = replace(TREE, accept=accept)
             made = tree_generate(toy, grown, [0, 1], 12, Sampling(0), rng, steps=steps)
             assert made.tokens == greedy
-
-
-@pytest.mark.parametrize("rule", [accept_relaxed(1, 0.5), accept_relaxed(3), accept_relaxed(2)])
-@pytest.mark.parametrize("kind", TREES)
-def test_relaxed_acceptance_that_relaxes_nothing_is_greedy_decoding(rule, kind):
-    """Of the p at temperature 1; with top_k = 1, or with delta = 0."""
-    toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), *TREES[kind])
-    greedy = autoregressive_generate(toy, [0, 1], 12, Sampling(0)).tokens
-    steps = replace(TREE, accept=rule)
-    made = tree_generate(toy, grown, [0, 1], 12, rng=RandomSource(0), steps=steps)
-    assert made.tokens == greedy
-
-
-def test_relaxed_acceptance_goes_by_rank_and_by_difference():
-    p = torch.tensor([P, [0.1, 0.2, 0.7]], dtype=torch.float64)
-    none = RandomSource(0)
-    for rule, standing in (
-        (accept_relaxed(3, 0.2 + 1e-12), {0, 1}),
-        (accept_relaxed(3, 0.19), {0}),
-        (accept_relaxed(3, 0.31), {0, 1, 2}),
-        (accept_relaxed(2, 0.31), {0, 1}),  # the third is near enough, and no second
-        (accept_relaxed(9, 1.0), {0, 1, 2}),  # more than there are tokens
-    ):
-        for token in range(3):
-            path, after = rule(Tree([token], [-1], p[:1]), p.clone(), none)
-            assert path == [0] * (token in standing) and after == (2 if path else 0)
 
 
 def stands(rule, p, token):
@@ -405,8 +376,6 @@ def test_fly_is_the_exact_rule_where_nothing_is_forgiven(K):
         lambda: accept_mixture(float("nan")),
         lambda: accept_typical(-0.1, 0.3),
         lambda: accept_typical(0.1, float("nan")),
-        lambda: accept_relaxed(0),
-        lambda: accept_relaxed(1, -0.1),
         lambda: accept_fly(0),
         lambda: accept_fly(1, -0.1),
         lambda: accept_fly(1, float("nan")),

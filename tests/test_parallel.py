@@ -241,13 +241,11 @@ def test_a_tree_that_the_heads_cannot_fill_is_refused(shape, why):
 def test_the_shipped_heads_guess_their_own_tokens():
     """Each head's loss is lowest at the distance that it was trained for."""
     target, tokenizer = checkpoint.load()
-    facts = checkpoint.read_header(parallel.MEDUSA2)["facts"]
     stand_in = (parallel.DATA_DIR / "stand_in.txt").read_text()[-64 * 128 :]
     texts = torch.tensor(tokenizer.encode(stand_in)).view(64, 128)
-    alone = [(target, parallel.load(path)) for path in (parallel.MEDUSA, parallel.KEPT)]
-    for model, heads in (*alone, parallel.load_with_target()):
+    for heads in map(parallel.load, (parallel.MEDUSA, parallel.KEPT)):
         with torch.no_grad():
-            logits = heads(hidden_states(model, texts))
+            logits = heads(hidden_states(target, texts))
         assert logits.dtype == torch.float32 and logits.shape[2] == 4
         for i in range(4):
             losses = [
@@ -257,7 +255,6 @@ def test_the_shipped_heads_guess_their_own_tokens():
                 for far in range(1, 7)
             ]
             assert 1 + losses.index(min(losses)) == i + 2
-    assert facts["val_loss"] < 1.55
 
 
 def test_heads_that_learned_to_be_kept_are_kept_more_often():
@@ -282,14 +279,10 @@ def test_a_file_of_heads_comes_back(tmp_path, monkeypatch):
     tokenizer = checkpoint.load()[1]
     target = make_model(dtype=torch.float32)
     heads = MedusaHeads.on(target, 2)
-    parallel.save(tmp_path / "both", heads, tokenizer, {}, target)
-    model, loaded = parallel.load_with_target(tmp_path / "both")
+    parallel.save(tmp_path / "heads", heads, tokenizer, {})
+    loaded = parallel.load(tmp_path / "heads")
     torch.testing.assert_close(loaded.out, heads.out.detach(), rtol=0, atol=1e-3)
-    torch.testing.assert_close(model.lm_head.weight, loaded.out[0], rtol=0, atol=1e-3)
-    parallel.save(tmp_path / "alone", heads, tokenizer, {})
-    assert parallel.load(tmp_path / "alone").mix.shape == (2, 8, 8)
-    with pytest.raises(ValueError, match="py medusa2"):
-        parallel.load_with_target(tmp_path / "alone")
+    assert loaded.mix.shape == (2, 8, 8)
     with pytest.raises(FileNotFoundError, match="py medusa`"):
         parallel.load(tmp_path / "nothing")
     monkeypatch.setattr(parallel, "KEPT", tmp_path / "nothing either")

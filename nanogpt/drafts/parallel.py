@@ -23,7 +23,6 @@ from nanogpt.trees.tree import Proposer, ReadText, Tree, side_by_side
 
 MEDUSA = DATA_DIR / "checkpoints" / "medusa.safetensors"
 KEPT = DATA_DIR / "checkpoints" / "medusa_kept.safetensors"  # trained with overlap_loss
-MEDUSA2 = DATA_DIR / "checkpoints" / "medusa2.safetensors"
 BLOCK = DATA_DIR / "checkpoints" / "block.safetensors"
 
 
@@ -174,17 +173,10 @@ def load_accuracies(path: Path = MEDUSA) -> list[list[float]]:
     return checkpoint.read_header(path)["facts"]["accuracies"]
 
 
-def save(
-    path: Path,
-    heads: MedusaHeads,
-    tokenizer: CharTokenizer,
-    facts: dict,
-    target: GPTLanguageModel | None = None,
-) -> None:
-    """Write the heads, and the target if it was trained with them, in float16."""
-    modules = {"heads": heads} if target is None else {"heads": heads, "target": target}
+def save(path: Path, heads: MedusaHeads, tokenizer: CharTokenizer, facts: dict) -> None:
+    """Write the heads, in float16."""
     shape = {"config": dataclasses.asdict(heads.config)}
-    checkpoint.save_module(path, modules, tokenizer, facts, **shape)
+    checkpoint.save_module(path, {"heads": heads}, tokenizer, facts, **shape)
 
 
 def heads_of(header: dict, tensors: dict[str, Tensor]) -> dict[str, nn.Module]:
@@ -201,23 +193,6 @@ def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads
     """
     make_one = f"python data/make_drafts.py {'medusa_kept' if path == KEPT else 'medusa'}"
     return checkpoint.load_module(path, heads_of, "heads of Medusa's", make_one, device)["heads"]
-
-
-def load_with_target(
-    path: Path = MEDUSA2, device: str | torch.device = "cpu"
-) -> tuple[GPTLanguageModel, MedusaHeads]:
-    """The target and the heads that were trained together (Medusa-2), in float32.
-
-    Errors are those of `load`.
-    """
-
-    def build(header, tensors):
-        target = GPTLanguageModel(GPTConfig(**header["config"]))
-        return {"target": target} | heads_of(header, tensors)
-
-    make_one = "python data/make_drafts.py medusa2"
-    both = checkpoint.load_module(path, build, "target with heads", make_one, device)
-    return both["target"], both["heads"]
 
 
 class InjectedBlock(nn.Module):

@@ -55,29 +55,6 @@ def accept_typical(epsilon: float = 0.09, delta: float = 0.3) -> Callable:
     return accept
 
 
-def accept_relaxed(top_k: int, delta: float = 0.0) -> Callable:
-    """A lossy rule for greedy decoding: a guess stands if it is nearly the likeliest token.
-
-    It must be one of the k likeliest, with p >= the largest p - delta (TensorRT-LLM's relaxed
-    acceptance). The longest path stands, and the likeliest token follows.
-    With top_k = 1 or delta = 0, it is greedy decoding, if no two tokens tie.
-    Raises ValueError if top_k < 1 or delta < 0.
-    """
-    if not (top_k >= 1 and delta >= 0):
-        raise ValueError(f"top_k is {top_k} and delta {delta}; they must be at least 1 and 0")
-
-    def accept(tree, target_probs, rng):
-        check_probabilities(target_probs)
-        p, rows = target_probs.numpy(), [parent + 1 for parent in tree.parents]
-        ranked = target_probs.topk(min(top_k, p.shape[-1])).values.numpy()
-        least = np.maximum(ranked[:, -1], ranked[:, 0] - delta)
-        chances = p[rows, tree.tokens]
-        path = longest_path(tree, chances >= least[rows], chances)
-        return path, int(p[path[-1] + 1 if path else 0].argmax())
-
-    return accept
-
-
 def accept_fly(window: int = 6, threshold: float = 0.3, top_k: int = 3) -> Callable:
     """A lossy rule for chains: what comes later may forgive a guess that the exact rule rejects.
 
