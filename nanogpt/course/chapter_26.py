@@ -185,46 +185,6 @@ def hoped_for(hits: Sequence[bool], late: float, check: float) -> tuple[list, li
     return draft, target, answers
 
 
-@mpl.rc_context(STYLE)
-def roll_outs(
-    handed: Sequence[str],
-    branches: Sequence[tuple[int, str, Sequence[str]]],
-    title: str,
-) -> Picture:
-    """Roll-outs as branches of one tree, a column for each pass that reads them.
-
-    handed: the current token, and the guesses that are being verified; branches: (k, the target's
-    token, the guesses of the roll-out) in the order of k. What stands in a column is read in its
-    pass, and what the pass draws stands in the next.
-    """
-    levels = 1 + max(len(drawn) for _, _, drawn in branches)
-    shows = f"Branches leave the {len(handed)} tokens being verified; each pass reads one column."
-    axes, step, size = sheet(title, 9, 0.95 + 0.27 * len(branches), shows), 62 / levels, 8
-    at = [
-        [6.4 + 2.7 * i for i, (k, *_) in enumerate(branches) if k == j] for j in range(len(handed))
-    ]
-    ys = [float(np.mean(rows)) if rows else 6.4 + 2.7 * len(branches) for rows in at]
-    words(axes, 9, 2.4, "being verified", fontsize=9)
-    for level in range(levels):
-        name = f"pass {level + 1} reads {sum(len(drawn) >= level for *_, drawn in branches)}"
-        words(axes, 28 + step * level + size / 2, 2.4, name, fontsize=9)
-    axes.plot([9, 9], [ys[0], ys[-1]], color=GREY, linewidth=1.2, zorder=0)
-    for k, (text, y) in enumerate(zip(handed, ys, strict=True)):
-        box(axes, 5.5, y - 1.1, 7, 2.2, shown(text), "draft" if k else "target")
-        words(axes, 2.3, y, f"k = {k}", fontsize=9)
-    for i, (k, token, drawn) in enumerate(branches):
-        y = 6.4 + 2.7 * i
-        axes.plot([12.5, 28], [ys[k], y], color=GREY, linestyle=":", linewidth=1.2)
-        axes.plot([28, 28 + step * len(drawn)], [y, y], color=GREY, linewidth=1.2, zorder=0)
-        for level, text in enumerate([token, *drawn]):
-            kind = "draft" if level else "plain"
-            box(axes, 28 + step * level, y - 1.1, size, 2.2, shown(text), kind)
-    y = 6.4 + 2.7 * len(branches)
-    words(axes, 28, y, "the target's token", ha="left", fontsize=9)
-    words(axes, 28 + step, y, "drawn by the pass before", ha="left", fontsize=9)
-    return axes.figure
-
-
 def gaps(bars: Sequence[tuple], last: float) -> list[tuple[float, float]]:
     """(start, end) of each stretch of 0 … last in which none of these bars (start, end, …) is."""
     edges = [0.0, *(edge for start, end, *_ in bars for edge in (start, end)), last]
