@@ -64,9 +64,9 @@ CASES = {  # name: (tokens, parents, p (N+1, 4), epsilon, delta)
 }
 
 PLACES = {  # of the labels of a rule's points, beside their marker: across, up, aligned
-    "o": (-7, -3, "right"),
+    "o": (-13, -12, "right"),
     "X": (6, -12, "left"),
-    "s": (0, 8, "center"),
+    "s": (2, 6, "left"),
 }
 
 BARS = {  # what is wrong, if a rule does in all cases what this bar does
@@ -391,9 +391,10 @@ def label_points(axes) -> None:
                 runs[-1][2:] = [runs[-1][2], said]
             else:
                 runs.append([x, y, said])
-        across, up, aligned = PLACES.get(line.get_marker(), (7, -4, "left"))
-        style = {"fontsize": 8.5, "color": line.get_color(), "ha": aligned, "zorder": 4}
+        style = {"fontsize": 8.5, "color": line.get_color(), "zorder": 4}
         style["path_effects"] = [withStroke(linewidth=2.5, foreground="white")]
-        where = {"textcoords": "offset points", "xytext": (across, up)}
         for x, y, *said in runs:
-            axes.annotate(" … ".join(said), (x, y), **where, **style)
+            own = PLACES.get(line.get_marker(), (7, -4, "left"))
+            *where, style["ha"] = own if len(said) == 1 else (-7, -3, "right")
+            style |= {"textcoords": "offset points", "xytext": where}
+            axes.annotate(" … ".join(said), (x, y), **style)

@@ -57,7 +57,7 @@ def taken(got) -> tuple[tuple[int, ...], Tensor]:
         "your function returned None for the tokens or for q; both are wanted, a row of q a token"
     )
     if isinstance(q, (list, tuple)):
-        rows = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in q]
+        rows = [torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.float64) for x in q]
         q = torch.stack(rows) if rows else torch.empty(0, V)
     tokens = tuple(int(token) for token in tokens)
     assert len(tokens) == PLACES, f"{PLACES} rows of logits, but {len(tokens)} tokens; one a row"

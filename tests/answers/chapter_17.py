@@ -199,7 +199,14 @@ WRONG = {
         (accept(("while True", "for _ in range(2)")) + TWO_LEVELS, "ends after two levels"),
         (accept(("while True", "for _ in range(3)")) + TWO_LEVELS, "ends after three levels"),
         (accept(("while True", "for _ in range(5)")) + TWO_LEVELS, "a chain of six"),
-        (accept(("in tree.children[node + 1]", "in tree.children[node + 1][:3]")), "four siblings"),
+        (accept(("in tree.children[node + 1]", "in tree.children[node + 1][:3]")), "all children"),
+        (
+            accept(
+                ("min(1.0, left[x] / q[child][x])", "min(1.0, round(left[x] / q[child][x], 3))")
+            ),
+            "number rounded",
+        ),
+        (accept(("/ q[child][x]", "/ (q[child][x] + 1e-4)")), "or one added"),
         (accept(("left = p[node + 1]", "left = p[node]")), "read from a wrong row"),
         (accept(("path.append(child)", "path.append(x)")), "indices of nodes, not tokens"),
         (

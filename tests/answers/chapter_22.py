@@ -213,6 +213,7 @@ def my_told(logits, table, current, sampling, rng):
 """,
             "q is float32",
         ),
+        (TURN.replace("torch.stack(rows)", "[q.float().numpy() for q in rows]"), "q is float32"),
         (  # drawn from a rounded q
             """
 def my_told(logits, table, current, sampling, rng):
