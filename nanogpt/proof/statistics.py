@@ -56,15 +56,15 @@ def repeated(kvs: KVCache, B: int) -> KVCache:
 def own_logits(model: GPTLanguageModel, prompt: Sequence[int], made: Tensor) -> Tensor:
     """Logits (N, n, V) of each token of made (N, n), after the prompt and the tokens before it.
 
-    The prompt is read once, then the samples in batches.
+    In batches; a prompt is read once if its cache is of tuples, and with each sample otherwise.
     """
-    start = model(torch.tensor([list(prompt[:-1])]))[2] if len(prompt) > 1 else None
-    rows = torch.cat([torch.tensor([prompt[-1:]]).expand(len(made), -1), made[:, :-1]], dim=1)
-    parts = rows.split(250)
-    caches = (start and repeated(start, len(part)) for part in parts)
-    return torch.cat(
-        [model(part, past_kvs=kvs)[0] for part, kvs in zip(parts, caches, strict=True)]
-    )
+    rows = torch.cat([torch.tensor([list(prompt)]).expand(len(made), -1), made[:, :-1]], dim=1)
+    first = len(prompt) - 1  # what follows the prompt
+    start = model(rows[:1, :first])[2] if first else None
+    if not isinstance(start, tuple):
+        return torch.cat([model(part)[0][:, first:] for part in rows.split(250)])
+    parts = rows[:, first:].split(250)
+    return torch.cat([model(part, past_kvs=repeated(start, len(part)))[0] for part in parts])
 
 
 def own_probs(

@@ -60,7 +60,7 @@ def probs_of_rows(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     Rows that share a sampling share a call. A row with a logit that is no number has p = NaN.
     """
     p = torch.full(logits.shape, torch.nan, dtype=torch.float64)
-    sound = logits.amax(-1).isfinite().all(-1)  # (B,): amax of a NaN is NaN
+    sound = logits.amax(-1).isfinite().all(-1).tolist()  # amax of a NaN is NaN
     for sampling in set(samplings):
         its = [b for b, one in enumerate(samplings) if one == sampling and sound[b]]
         p[its] = sampling.probs(logits[its])
