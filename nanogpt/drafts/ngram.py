@@ -208,7 +208,7 @@ def bent(q: np.ndarray, sampling: Sampling) -> np.ndarray:
     if sampling.top_p is not None and sampling.top_p < 1:
         sums = np.add.accumulate(ranked[:n])  # a rank stays if those above sum to less than top_p
         n = min(int(sums.searchsorted(sampling.top_p * sums[-1])) + 1, n)
-    if n < len(q):
+    if n < len(q) and ranked[n] > 0:  # something is to go
         q = q * (q >= ranked[n - 1])
         if ranked[n] == ranked[n - 1]:  # of equal ones the lower token stays
             tied = np.flatnonzero(q == ranked[n])
