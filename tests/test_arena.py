@@ -392,7 +392,7 @@ def test_a_draft_may_read_the_target_and_leave_torch_otherwise(entered, toy):
 def row(draft, low, middle, high, rule="token"):
     """A row of a race that was never run."""
     setting = Setting("fused", draft, 4, 1.0, rule)
-    return Row(setting, middle, (low, high), middle, 1.0, 0.5, 4.0, 2.0, 0.1, 2e-4, {}, 1e-5)
+    return Row(setting, middle, (low, high), middle, 1.0, 0.5, 0.1, 4.0, 2.0, 0.1, 2e-4, {}, 1e-5)
 
 
 ROWS = [

@@ -7,10 +7,8 @@ import math
 import re
 from dataclasses import replace
 
-import nbformat
 import pytest
 import torch
-from series import ROOT
 from torch import nn
 
 from nanogpt import checkpoint
@@ -334,14 +332,15 @@ def test_the_shipped_block_makes_a_tree_of_the_targets_own_text():
 
 
 @pytest.mark.parametrize("asked", ["again", pytest.param("exact", marks=pytest.mark.wide)])
-def test_the_arena_lets_the_chapters_entry_race(asked, tmp_path):
-    nb = nbformat.read(ROOT / "notebooks" / "35_records.ipynb", 4)
-    entry = next(
-        code
-        for cell in nb.cells
-        for code in re.findall(r"```python\n(.*?)```", cell.source, re.DOTALL)
-        if "make_draft" in code
-    )
+def test_the_arena_lets_a_tree_of_the_chapters_race(asked, tmp_path):
+    entry = """
+from nanogpt.drafts import ngram
+from nanogpt.drafts.adaptive import load_stop
+from nanogpt.drafts.best import BestFirst
+
+def make_draft(tokens, vocab_size):
+    return BestFirst(ngram.load(), 15, load_stop())
+"""
     (tmp_path / "mine.py").write_text(entry)
     house = referee.open_arena()
     entered = referee.enter(tmp_path / "mine.py", house)
@@ -398,7 +397,7 @@ def test_a_record_of_ours_names_the_command_that_measures_it():
         ("block-markov", "token", {}),
     ):
         setting = bench.Setting("fused", draft, 4, 0.5, rule, **cuts)
-        row = bench.Row(setting, 1, (1, 1), 1, None, None, 1, 1, 0, 0, {}, 0)
+        row = bench.Row(setting, 1, (1, 1), 1, None, None, None, 1, 1, 0, 0, {}, 0)
         made = bench.record(row, "1 thread", 7, 50, "a text")
         command = made["source"].strip("`").split()
         assert made["speed-up"].startswith("1.00 (1.00 to 1.00, quartiles of 7 pairs); 1.00 ±")

@@ -274,17 +274,26 @@ def policy_of(name: str | None, target, draft, sampling: Sampling = Sampling()):
     return None
 
 
-def pooled(made: Sequence[Generation]) -> tuple[float, float]:
-    """Tokens a pass of several texts: all tokens over all passes, and the standard error of that.
+def passes(made: Generation) -> tuple[int, int]:
+    """A text's tokens, and its passes."""
+    return len(made.tokens), made.target_passes
 
-    The error is a ratio's, from the differences between texts (n of them):
-    sqrt(n/(n-1) · Σ (tokens - ratio · passes)²) / Σ passes. NaN for one text.
+
+def guesses(made: Generation) -> tuple[int, int]:
+    """A text's accepted guesses, and its examined ones: their ratio is α."""
+    return sum(r.n_accepted for r in made.rounds), sum(r.n_examined for r in made.rounds)
+
+
+def pooled(made: Sequence[Generation], of: Callable = passes) -> tuple[float, float]:
+    """A ratio of several texts, all a over all b, and its standard error; by default tokens a pass.
+
+    of: a text's (a, b). The error comes from the differences between texts (n of them):
+    sqrt(n/(n-1) · Σ (a - ratio · b)²) / Σ b. NaN for one text, or where all b are 0.
     """
-    tokens = torch.tensor([len(g.tokens) for g in made], dtype=torch.float64)
-    passes = torch.tensor([g.target_passes for g in made], dtype=torch.float64)
-    ratio, n = float(tokens.sum() / passes.sum()), len(made)
-    off = float((tokens - ratio * passes).square().sum()) * n / (n - 1) if n > 1 else float("nan")
-    return ratio, off**0.5 / float(passes.sum())
+    a, b = torch.tensor([of(one) for one in made], dtype=torch.float64).T
+    ratio, n = float(a.sum() / b.sum()), len(made)
+    off = float((a - ratio * b).square().sum()) * n / (n - 1) if n > 1 else float("nan")
+    return ratio, off**0.5 / float(b.sum()) if b.any() else float("nan")
 
 
 def tokens_a_pass(
@@ -311,11 +320,11 @@ class Row:
 
     speed_up and quartiles: of the pairs' ratios; together: of the time of all texts (the harmonic
     mean of the ratios, if plain decoding took as long for each). predicted: the speed-up equation
-    at the measured α and times. α is the parameter of the token-wise rule, so blocks have neither,
-    and trees no prediction (None): tokens counted over time measured would predict nothing, but be
-    `together` once more. drafted: mean tokens per round; tokens_per_pass and its standard error:
-    `pooled`; outside: seconds of a round outside the target's passes; guess_seconds: of drafting,
-    per drafted token (NaN where none was drafted).
+    at the measured α and times. α, with its error from text to text, is the parameter of the
+    token-wise rule, so blocks have neither, and trees no prediction (None): tokens counted over
+    time measured would predict nothing, but be `together` once more. drafted: mean tokens per
+    round; tokens_per_pass and its standard error: `pooled`; outside: seconds of a round outside the
+    target's passes; guess_seconds: of drafting, per drafted token (NaN where none was drafted).
     """
 
     setting: Setting
@@ -324,6 +333,7 @@ class Row:
     together: float
     predicted: float | None
     alpha: float | None
+    alpha_error: float | None
     drafted: float
     tokens_per_pass: float
     error: float
@@ -337,7 +347,9 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     ratios = sorted(pair.speed_up for pair in pairs)
     quartiles = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     rounds = [r for pair in pairs for r in pair.made.rounds]
-    alpha = Generation([], rounds).alpha if setting.rule == "token" else None
+    texts, alpha, alpha_error = [pair.made for pair in pairs], None, None
+    if setting.rule == "token":
+        alpha, alpha_error = pooled(texts, guesses)
     chain = alpha is not None and not any(isinstance(r, TreeRound) for r in rounds)
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)
@@ -363,8 +375,9 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
         plain / seconds,
         predicted,
         alpha,
+        alpha_error,
         K,
-        *pooled([pair.made for pair in pairs]),
+        *pooled(texts),
         sum(pair.outside for pair in pairs) / len(rounds),
         shares,
         shares["draft"] * seconds / (K * len(rounds)) if K else float("nan"),
@@ -373,7 +386,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
 
 HEADER = (
     "target    draft                  K           T         rule   speed-up  quartiles     together"
-    "  predicted  α     tokens/pass  outside │ target draft accept cache rest"
+    "  predicted  α            tokens/pass  outside │ target draft accept cache rest"
 )
 
 
@@ -393,12 +406,12 @@ def line(row: Row) -> str:
     s, (low, high) = row.setting, row.quartiles
     share = {name: f"{100 * part:.0f}" for name, part in row.shares.items()}
     target = f"{100 * (row.shares['target'] + row.shares['prefill']):.0f}"
-    alpha = "–" if row.alpha is None else f"{row.alpha:.2f}"
+    alpha = "–" if row.alpha is None else f"{row.alpha:.2f} ± {row.alpha_error:.2f}"
     predicted = "–" if row.predicted is None else f"{row.predicted:.2f}×"
     return (
         f"{s.target:9} {s.draft:22} {depth(s):11} {bending(s):9} {s.rule:6} "
         f"{row.speed_up:6.2f}×   {low:5.2f} … {high:5.2f} {row.together:6.2f}×   "
-        f"{predicted:>7}    {alpha:>5} {row.tokens_per_pass:6.2f} ± {row.error:4.2f}"
+        f"{predicted:>7}    {alpha:<11} {row.tokens_per_pass:6.2f} ± {row.error:4.2f}"
         f"{row.outside * 1e6:6.0f} µs │ {target:>5}% {share['draft']:>4}% "
         f"{share['accept']:>5}% {share['cache']:>4}% {share['rest']:>3}%"
     )
