@@ -17,7 +17,7 @@ MOST = {
     "lines of the package": 30507,
     "lines of the tests": 39839,
     "words of README": 1499,
-    "words of the series": 92037,
+    "words of the series": 92028,
     "lines of code of the series": 14672,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
