@@ -441,9 +441,9 @@ def test_tokens_a_pass_are_pooled_with_the_error_of_a_ratio():
     assert bench.pooled([text(6, 3)] * 4) == (2, 0)
     four = Generation([], [Round([1] * 4, None, None, [1, 1, 1, 2], 0)])  # 3 of 4 were right
     two = Generation([], [Round([1] * 2, None, None, [1, 2], 0)])  # 1 of 2
-    alpha, error = bench.pooled([four, two], bench.guesses)
+    alpha, error = bench.pooled([four, two], bench.acceptance)
     assert alpha == 4 / 6 and error == pytest.approx((2 * 2 / 9) ** 0.5 / 6)
-    assert all(map(math.isnan, bench.pooled([Generation([], [])] * 2, bench.guesses)))
+    assert all(map(math.isnan, bench.pooled([Generation([], [])] * 2, bench.acceptance)))
 
 
 def test_costs_are_in_passes_over_one_token_by_a_clock_of_our_own(monkeypatch):

@@ -31,7 +31,7 @@ from nanogpt.engines.causal import CausalModel, load_pair
 from nanogpt.engines.own import Greedy
 from nanogpt.engines.places import Report, sight
 from nanogpt.generate import autoregressive_generate
-from nanogpt.measure.bench import guesses, pooled
+from nanogpt.measure.bench import acceptance, pooled
 from nanogpt.measure.clock import DEVICES, clock
 from nanogpt.proof.statistics import p_text
 from nanogpt.sampling import RandomSource, Sampling
@@ -135,7 +135,7 @@ def race(
         given = target, draft, prompt, n, K, Sampling(), RandomSource(seed)
         seconds, one = clock(partial(speculative_generate, *given))
         fast, made = fast + seconds, [*made, one]
-    (alpha, off), (ratio, error) = pooled(made, guesses), pooled(made)
+    (alpha, off), (ratio, error) = pooled(made, acceptance), pooled(made)
     said = "no guess" if math.isnan(alpha) else f"α {alpha:.2f} ± {off:.2f}"
     say(f"at temperature 1, {len(prompts)} texts of {n} tokens, chains of {K}:")
     say(f"  {said}, {ratio:.2f} ± {error:.2f} tokens a pass (± from prompt to prompt)")

@@ -279,7 +279,7 @@ def passes(made: Generation) -> tuple[int, int]:
     return len(made.tokens), made.target_passes
 
 
-def guesses(made: Generation) -> tuple[int, int]:
+def acceptance(made: Generation) -> tuple[int, int]:
     """A text's accepted guesses, and its examined ones: their ratio is α."""
     return sum(r.n_accepted for r in made.rounds), sum(r.n_examined for r in made.rounds)
 
@@ -349,7 +349,7 @@ def summary(setting: Setting, pairs: list[Pair]) -> Row:
     rounds = [r for pair in pairs for r in pair.made.rounds]
     texts, alpha, alpha_error = [pair.made for pair in pairs], None, None
     if setting.rule == "token":
-        alpha, alpha_error = pooled(texts, guesses)
+        alpha, alpha_error = pooled(texts, acceptance)
     chain = alpha is not None and not any(isinstance(r, TreeRound) for r in rounds)
     tokens = sum(len(pair.made.tokens) for pair in pairs)
     seconds = sum(pair.seconds for pair in pairs)
