@@ -18,7 +18,7 @@ MOST = {
     "lines of the tests": 39839,
     "words of README": 1499,
     "words of the series": 92038,
-    "lines of code of the series": 14684,
+    "lines of code of the series": 14688,
 }
 PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took
