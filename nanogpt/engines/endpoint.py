@@ -39,6 +39,7 @@ OpenAI      no: no ids           with --listed 5      yes; end tokens are not to
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -399,21 +400,20 @@ class Endpoint:
             raise OSError(f"{self.url} returned no choices")
         return sorted(choices, key=lambda choice: choice.get("index") or 0)
 
-    def guesses(self) -> Counter[str] | None:
-        """How often it guessed since it started, and what it kept, by COUNTED; None if unknown.
+    def guesses(self) -> Counter[str]:
+        """How often it guessed since it started, and what it kept, by COUNTED; empty if not told.
 
-        Those are vLLM's counters; the metrics stand beside /v1, not under it.
+        The metrics stand beside /v1, not under it.
         """
         above = replace(self, url=self.url.rstrip("/").removesuffix("/v1"), timeout=10.0)
-        try:
-            lines = above.ask("metrics", read=lambda answer: answer.read().decode().splitlines())
-            pairs = [line.rsplit(None, 1) for line in lines if line.startswith(COUNTED)]
-            counts = Counter[str]()
-            for name, n in pairs:
-                counts[name.partition("{")[0]] += int(float(n))
-        except (OSError, ValueError):
-            return None
-        return counts if lines else None
+        counts = Counter[str]()
+        with contextlib.suppress(OSError, ValueError):
+            text = above.ask("metrics", read=lambda answer: answer.read().decode())
+            for line in text.splitlines():
+                if line.startswith(COUNTED):
+                    name, n = line.rsplit(None, 1)
+                    counts[name.partition("{")[0]] += int(float(n))
+        return counts
 
     def settle(
         self, prompt: str, n: int, N: int, seed: int, fields: dict[str, Any]
@@ -544,10 +544,10 @@ class Endpoint:
         return report
 
 
-def guessed_between(before: Counter[str] | None, after: Counter[str] | None) -> str:
+def guessed_between(before: Counter[str], after: Counter[str]) -> str:
     """What a server's counters of guesses say of the texts that it wrote in between."""
-    if before is None or after is None:
-        return "whether it guessed at all is not known: its /metrics cannot be read"
+    if not (before and after):  # vLLM has them where guesses are on; other engines, other names
+        return "whether it guessed at all is not known: its /metrics has none of vLLM's counters"
     rounds, kept = (after[name] - before[name] for name in COUNTED)
     if not rounds:
         return "its counters show no guess: what was audited may be plain decoding"
