@@ -130,6 +130,12 @@ def test_the_exact_joint_is_what_enumeration_of_the_decoder_gives():
     assert list(joint) == list(itertools.product(range(3), repeat=3))
 
 
+def test_samples_are_as_far_off_as_what_comes_too_often_or_not_at_all():
+    exact = {(0,): {(0,): 0.5, (1,): 0.3, (2,): 0.2}}
+    [test] = audit.compare(Counter({(0,): 80, (1,): 20}), exact)
+    assert test.total_variation == pytest.approx((0.3 + 0.1 + 0.2) / 2)
+
+
 def test_marginals_are_sums_of_the_joint():
     joint = {(0, 1): 0.5, (0, 0): 0.25, (1, 1): 0.25}
     assert marginal(joint, (1,)) == {(1,): 0.75, (0,): 0.25}
