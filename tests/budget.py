@@ -14,13 +14,13 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 30507,
-    "lines of the tests": 39847,
+    "lines of the package": 30690,
+    "lines of the tests": 39981,
     "words of README": 1499,
-    "words of the series": 92038,
-    "lines of code of the series": 14688,
+    "words of the series": 92321,
+    "lines of code of the series": 14690,
 }
-PROMISED = 15  # minutes of `make test` after the install, on two quiet cores
+PROMISED = 12  # minutes of `make test` after the install, on two quiet cores
 LAST = ROOT / ".pytest_cache" / "v" / "budget" / "last"  # what the last whole run took
 
 

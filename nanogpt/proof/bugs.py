@@ -492,4 +492,45 @@ BUGS = [
         "        return max(trees, key=lambda t: sum(map(float, t.q.gather(1, "
         "t.q.new_tensor(t.tokens).long()[:, None]))))\n",
         "exact", decoder="hybrid"),
+    Bug(84, "a state is kept after the pass and before the verdict: rejected guesses are in it",
+        "biased", "serving/memory",
+        "                made = cache.kept(end)\n",
+        "                made = cache.kept(end)\n"
+        "                T = next(x.heads[0][0].shape[1] - x.P for x in cache.layers if hasattr(x, "
+        "'heads'))\n"
+        "                made.layers = [x if hasattr(x, 'heads') else Given(x.after([*range(T)]))\n"
+        "                                for x in made.layers]\n",
+        "prefix", "vllm-project/vllm#53919 (there, by another request's count)", decoder="prefix",
+        also=(("import StateCache\n", "import Given, StateCache\n"),)),
+    Bug(85, "a state is kept under a block’s end, and has seen what came after it",
+        "biased", "serving/memory",
+        "                made = cache.kept(end)\n",
+        "                made = cache.kept(end)\n"
+        "                made.layers = [x if hasattr(x, 'heads') else Given(x.after(cache.taken))\n"
+        "                                for x in made.layers]\n",
+        "prefix", "vllm-project/vllm#43559, #47861 (A, then B, then A again)", decoder="prefix",
+        also=(("import StateCache\n", "import Given, StateCache\n"),)),
+    Bug(86, "a block’s key says nothing of the blocks before it: A, then B, then A again", "biased",
+        "serving/memory",
+        'block_key(keys[-1] if keys else b"", own)', 'block_key(b"", own)',
+        "prefix", decoder="prefix"),
+    Bug(87, "a state is kept only where a round ends with a block: hits are rare, and nobody told",
+        "slow", "serving/memory",
+        "cache.before[0] <= end <= cache.length", "end == cache.length",
+        "prefix", "vllm-project/vllm#54360, #57616", decoder="prefix"),
+    Bug(88, "a draft that reads features begins after a hit without those of the beginning", "slow",
+        "serving/server",
+        "share and not self.reads", "share",
+        "prefix", decoder="prefix"),
+    Bug(89, "who has found a state writes its own into it", "biased", "serving/memory",
+        "                    self.kept[key] = StateCache.joined([made])\n",
+        "                    self.kept[key] = made = StateCache.joined([made])\n"
+        "                    slot = getattr(request, 'slot', made)\n"
+        "                    for own, new in zip(slot.layers, made.layers):\n"
+        "                        if len(new.value[0]) == 1:\n"
+        "                            own.value[0][0].copy_(new.value[0][0])\n",
+        "prefix", "vllm-project/vllm#53505 (a copy in the wrong direction)", decoder="prefix",
+        also=(
+            ("request.past_kvs = self.kept", "request.past_kvs = request.slot = self.kept"),
+        )),
 ]  # fmt: skip

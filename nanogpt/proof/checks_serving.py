@@ -26,6 +26,7 @@ from nanogpt.proof.checks import (
     contexts,
     exact_continuations,
     iter_equal,
+    tensors,
     true_features,
 )
 from nanogpt.proof.checks_promises import check_ending, endings
@@ -39,6 +40,7 @@ from nanogpt.proof.toys import (
     deep_toy,
     random_draft,
     random_head,
+    toy_states,
     toy_target,
 )
 from nanogpt.sampling import RandomSource, Sampling
@@ -48,6 +50,7 @@ from nanogpt.serving.grammar import Grammar
 from nanogpt.serving.server import Limits
 from nanogpt.speculative import speculative_generate
 from nanogpt.targets.fused import FusedLanguageModel
+from nanogpt.targets.state import WAYS
 from nanogpt.trees.loop import tree_generate
 
 SAMPLINGS = [Sampling(), Sampling(0), Sampling(0.7), Sampling(top_k=3), Sampling(top_p=0.8)]
@@ -513,6 +516,64 @@ def check_preemption(generate: BatchDecoder) -> None:
             own_probs(watched.target, prompts[b], made, f"row {b} of {places} places")
 
 
+def check_prefix(generate: BatchDecoder, n: int = 12) -> None:
+    """A text that begins with what another has left goes on as if it had read it all.
+
+    Of a target with states, by each way back, in chains and a tree: text A, another that begins
+    otherwise, A with a part of its answer, and both again. Whatever a pass goes on from is that
+    of a fresh prefill; what was there is found; and a draft that reads features loses nothing.
+    generate: a `server_decoder`, of requests in turn.
+    """
+    A, B = [0, 1, 2, 3, 4, 5], [0, 6, 2, 3, 4, 5]
+    for way in WAYS:
+        target = toy_states(7, 48).remembering(way)
+        chunk = 2 if way == "snapshot" else 16  # it comes back to where a pass has ended
+        limits = Limits(num_blocks=200, block_size=2, prefill_chunk=chunk)
+        asked = {"samplings": Sampling(), "limits": limits}
+        tree = [Grown(random_draft(7), [2, 1], "without")] if way == "inputs" else []
+        for draft in (random_draft(7), *tree):
+            [first] = generate(target, draft, [A], n, 2, rngs=[RandomSource(0)], **asked)
+            longer = A + first.tokens[: n - 2]
+            prompts, watched = [A, B, longer, A, B], Watched(target)
+            rngs = [RandomSource(0) for _ in prompts]
+            made = generate(watched, draft, prompts, n, 2, rngs=rngs, **asked)
+            passes = iter(watched.passes)
+            for i, (prompt, answer) in enumerate(zip(prompts, made, strict=True)):
+                who = f"{way}, {type(draft).__name__}, text {i + 1}"
+                least = 0 if i < 2 or (way == "snapshot" and i == 2) else (len(prompt) - 1) // 2 * 2
+                check_beginning(target, prompt, answer, passes, least, who)
+    target = toy_states(7, 48)
+    head = random_head(target)
+    draft, rngs = EagleDraft(target, head, 2), [RandomSource(0), RandomSource(0)]
+    miss, hit = generate(target, draft, [A, A], n, 2, rngs=rngs, **asked)
+    for r, other in zip(miss.rounds, hit.rounds, strict=False):
+        assert r.candidates == other.candidates, (
+            f"after a hit, EAGLE's head guesses {other.candidates} where after a miss it guessed "
+            f"{r.candidates}: whose features has it not seen?"
+        )
+
+
+def check_beginning(target, prompt: list[int], made: Generation, passes, least: int, who: str):
+    """Each pass of a text goes on from a fresh prefill's cache; the first has so many tokens."""
+    text, rounds, first = list(prompt), iter(made.rounds), True
+    while len(text) < len(prompt) + len(made.tokens):
+        given, past_kvs = next(passes)
+        P = past_kvs.length if past_kvs is not None else 0
+        fresh = prefill(target, text[:P]) if P else ()
+        pairs = zip(tensors(past_kvs), tensors(fresh), strict=True) if P else ()
+        off = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
+        assert off < 1e-9, (
+            f"{who}: after {P} of {len(text)} tokens, it goes on from a cache that is off by "
+            f"{off:.1e} from that of a fresh prefill"
+        )
+        assert not first or P >= least, (
+            f"{who} finds {P} of its first {least} tokens, and all of them had been read"
+        )
+        first = False
+        if P + len(given) >= len(text):
+            text += next(rounds).emitted
+
+
 class CountedHead(EagleHead):
     """A head that counts the pairs that it reads."""
 
@@ -662,6 +723,7 @@ SERVING_CHECKS: dict[str, Callable] = {
     "turns": check_turns,
     "held": check_held,
     "memory": check_memory,
+    "prefix": check_prefix,  # of one that is asked in turn
     "outcomes": check_outcomes,  # of an ahead_decoder
     "taught": check_taught,  # of a learning_decoder
     "apart": check_apart,

@@ -185,11 +185,13 @@ def server_decoder(
     rngs=None,
     stop_token=None,
     constraints=Constraints(),
+    in_turn=False,
     **settings,
 ) -> list[Generation]:
     """A `Server` with batch_generate's arguments, and its own by name. Its seed is 0.
 
     The server's K is the largest of all, and a request's draft step guesses no more than its own.
+    in_turn: each request comes when the one before is answered.
     """
     B, Ks = len(prompts), one_each(K, len(prompts))
     settings = {"limits": Limits(B, max(256, B)), "seed": 0} | settings
@@ -203,11 +205,11 @@ def server_decoder(
 
     asked = max_new_tokens, samplings, rngs, stop_token, constraints
     each = [one_each(x, B) for x in asked]
-    order = [
-        server.submit(*request, steps=steps(own))
-        for *request, own in zip(prompts, *each, Ks, strict=True)
-    ]
-    answers = {}
+    order, answers = [], {}
+    for *request, own in zip(prompts, *each, Ks, strict=True):
+        order.append(server.submit(*request, steps=steps(own)))
+        while in_turn and order[-1] not in answers:
+            answers |= server.step()
     while len(answers) < B:
         answers |= server.step()
     return [answers[number] for number in order]
@@ -283,6 +285,7 @@ KINDS = {
     "constrained": Kind(constrained_decoder, "constraints stops logprobs", "31"),
     "pairs": Kind(pairs_decoder, ONE + " spelling", "32"),
     "state": Kind(state_decoder, ONE + " states", "33"),
+    "prefix": Kind(functools.partial(server_decoder, in_turn=True), "prefix", "33"),
     "learning": Kind(
         learning_decoder, "product independent ragged leaving taught apart lessons", "34"
     ),

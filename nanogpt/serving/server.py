@@ -27,7 +27,8 @@ from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, drawn_together, verify_batch
 from nanogpt.serving.constraints import Constraints, Reply, for_pass
-from nanogpt.serving.paged import BlockPool, PagedCache, PoolFull
+from nanogpt.serving.memory import memory_of
+from nanogpt.serving.paged import PoolFull
 from nanogpt.speculative import Draft, Steps, check_vocabulary
 from nanogpt.trees.loop import TREE, check_target, commit
 from nanogpt.trees.tree import Proposer, Tree
@@ -173,124 +174,6 @@ class Request(Reply):
                 hidden = None
             self.past_kvs, self.hidden = new_kvs, hidden
             self.prefills += 1
-
-
-# Memory
-
-
-class Slots:
-    """So many places for entries, of caches that texts have to themselves."""
-
-    size = 1  # places that are handed out together
-
-    def __init__(self, places: int):
-        self.places = places
-
-    def free(self, running: Sequence[Request]) -> int:
-        """Places that nobody holds."""
-        return self.places - sum(request.cache_length for request in running)
-
-    def needs(self, request: Request, n: int) -> int:
-        """How many of the free ones a request takes, to have the first n entries of its context."""
-        return n - request.cache_length
-
-    def begin(self, request: Request) -> None:
-        """What a request has before it is read: nothing."""
-
-    def reserve(self, request: Request, T: int) -> None:
-        """Room for T entries more: it is there."""
-
-    def trim(self, request: Request) -> None:
-        """Give back the room that was reserved: there is none."""
-
-    def keep(self, request: Request) -> None:
-        """What may be kept for others: nothing."""
-
-    def drop(self, request: Request) -> None:
-        """Take a request's cache away."""
-        request.past_kvs = request.hidden = None
-
-
-class Blocks:
-    """The places of a pool, which is asked what is free, whoever else holds blocks there.
-
-    share: whether a request begins with the blocks that others have published.
-    """
-
-    def __init__(self, pool: BlockPool, share: bool = True):
-        self.pool, self.size, self.places, self.share = pool, pool.size, pool.blocks, share
-
-    def free(self, running: Sequence[Request]) -> int:
-        """Blocks that nobody holds."""
-        return self.pool.free
-
-    def needs(self, request: Request, n: int) -> int:
-        """How many free blocks a request takes, to have the first n entries of its context."""
-        if request.past_kvs is not None:
-            return self.cache(request).wanted(n - request.cache_length)
-        blocks = self.pool.known(self.context(request))[0] if self.share else []
-        held = sum(self.pool.references[block] > 0 for block in blocks)
-        return -(-n // self.size) - held
-
-    def cache(self, request: Request) -> PagedCache:
-        """What a request has in the pool's blocks."""
-        assert isinstance(request.past_kvs, PagedCache)
-        return request.past_kvs
-
-    def context(self, request: Request) -> list[int]:
-        """The tokens whose entries a cache may hold: all before the current one."""
-        return request.tokens[request.start : -1]
-
-    def begin(self, request: Request) -> None:
-        """Begin with what is there already."""
-        if request.past_kvs is None:
-            found = self.pool.found(self.context(request)) if self.share else None
-            request.past_kvs = found or self.pool.empty(None, 1, None)
-            request.shared += request.cache_length
-
-    def reserve(self, request: Request, T: int) -> None:
-        """Room for T entries more. Raises PoolFull."""
-        self.cache(request).reserve(T)
-
-    def trim(self, request: Request) -> None:
-        """Give back the room that was reserved."""
-        request.past_kvs = self.cache(request).kept(request.cache_length)
-
-    def keep(self, request: Request) -> None:
-        """Let others find what is final in a request's cache."""
-        if self.share:
-            self.pool.publish(self.context(request), self.cache(request))
-
-    def drop(self, request: Request) -> None:
-        """Give a request's blocks back now, whoever still has its cache in hand."""
-        if request.past_kvs is not None:
-            self.cache(request).free()
-        request.past_kvs = request.hidden = None
-
-
-def memory_of(
-    target: GPTLanguageModel, limits: Limits, guesses: int, share: bool
-) -> Slots | Blocks:
-    """The blocks of the target's pool; without one, places, by default a window for each request.
-
-    guesses: places beside each window. Raises ValueError for num_blocks beside a pool.
-    """
-    pool = getattr(target, "cache", None)
-    if limits.block_size != 1 and (limits.num_blocks is None or isinstance(pool, BlockPool)):
-        raise ValueError(
-            f"block_size is {limits.block_size}: it goes with num_blocks, and a target's pool has "
-            "blocks of its own size"
-        )
-    if not isinstance(pool, BlockPool):
-        if limits.num_blocks is not None:
-            return Slots(limits.num_blocks * limits.block_size)
-        return Slots(limits.max_num_seqs * (target.config.block_size + guesses))
-    if limits.num_blocks is not None:
-        raise ValueError(
-            f"num_blocks is {limits.num_blocks}, and the target's pool has {pool.blocks} blocks of "
-            f"{pool.size}; leave num_blocks out, or make the pool smaller"
-        )
-    return Blocks(pool, share)
 
 
 # Requests

@@ -19,11 +19,10 @@ def my_read(S, q, k, v, g, parents):
     return torch.stack(rows)
 """
 
-UNDONE = """
-def my_undone(S, k, v, g, n):
-    for row in range(len(k) - 1, len(k) - 1 - n, -1):
-        S = (S - torch.outer(k[row], v[row])) / g[row]
-    return S
+ENDS = """
+def my_ends(P, T, kept, size, snapshot):
+    ends = [n for n in range(P + 1, P + kept + 1) if n % size == 0]
+    return [n for n in ends if not snapshot or n == P + T]
 """
 
 
@@ -63,13 +62,13 @@ def my_read(S, q, k, v, g, parents):
 """,
     ],
     2: [
-        UNDONE,
-        # what is left of S, and of each token, at once
+        ENDS,
+        # block by block
         """
-def my_undone(S, k, v, g, n):
-    for k, v, g in reversed([*zip(k, v, g)][len(k) - n:]):
-        S = S / g - k[:, None] * v / g
-    return S
+def my_ends(P, T, kept, size, snapshot):
+    if snapshot:
+        return [P + T] * (kept == T and (P + T) % size == 0)
+    return [*range((P // size + 1) * size, P + kept + 1, size)]
 """,
     ],
 }
@@ -135,18 +134,11 @@ def my_rebuilt(S, k, v, g, kept):
         ),
     ],
     2: [
-        (  # divided first
-            changed(
-                UNDONE,
-                "(S - torch.outer(k[row], v[row])) / g[row]",
-                "S / g[row] - torch.outer(k[row], v[row])",
-            ),
-            "first take off what it wrote",
-        ),
-        (  # from the first token on
-            changed(UNDONE, "range(len(k) - 1, len(k) - 1 - n, -1)", "range(n)"),
-            "begin with the last token",
-        ),
-        (changed(UNDONE, "return S", "return S.tolist()"), "return a tensor"),
+        (changed(ENDS, "P + kept + 1", "P + T + 1"), "what was rejected"),
+        (changed(ENDS, "P + kept + 1", "P + kept"), "a block's last"),
+        (changed(ENDS, "range(P + 1", "range(P"), "before this pass"),
+        (changed(ENDS, "not snapshot or n == P + T", "True"), "does not go back to 8"),
+        (changed(ENDS, "not snapshot or n == P + T", "not snapshot"), "the pass ends at 8"),
+        (changed(ENDS, "n == P + T", "n == P + kept"), "not all of it stays"),
     ],
 }
