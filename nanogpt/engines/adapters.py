@@ -124,7 +124,7 @@ TAKEN = ("grammar", "bias", "presence", "frequency", "repetition", "min_p")  # a
 
 def met(bug: Bug) -> bool:
     """Whether an audit brings it out: it asks for no same dice, no stop strings, and no state."""
-    return bug.decoder not in ("same", "state") and bug.caught_by != "stops"
+    return bug.decoder not in ("same", "state", "prefix") and bug.caught_by != "stops"
 
 
 def target_of(bug: int | None) -> tuple[GPTLanguageModel, CharTokenizer]:
@@ -144,8 +144,9 @@ def open_nanogpt(folder: Path, K: int = 4, bug: int | None = None) -> Engine:
     if bug is not None and not met(BUGS[bug - 1]):
         unmet = ", ".join(str(one.number) for one in BUGS if not met(one))
         raise ValueError(
-            f"bug {bug} shows only by the same dice, in stop strings or in a target with a state, "
-            f"which no engine is asked for; --bug takes 1 to {len(BUGS)} without {unmet}"
+            f"bug {bug} shows only by the same dice, in stop strings, in a target with a state or "
+            "by --prefix, which no engine is asked for; --bug takes 1 to "
+            f"{len(BUGS)} without {unmet}"
         )
     target, _ = target_of(bug)
     kind = "chain" if bug is None else BUGS[bug - 1].decoder

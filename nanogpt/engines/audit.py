@@ -17,8 +17,9 @@ An engine is `transformers`; `nanogpt` (with `--bug N`: out of the gallery); or 
 function `open_engine(folder)` that returns an `Engine` of `nanogpt.engines.adapters`. The
 repository has two of those in `examples/engines/`, for OpenVINO GenAI and vLLM, which show how one
 is written. A server's address, http://…/v1, or a log of its answers, answers.jsonl, is audited on
-its own model, whatever that is: `nanogpt audit http://localhost:8000/v1 --help`. The exit code is 0
-for a right engine, 1 for a wrong one, 2 for one that cannot be audited.
+its own model, whatever that is: `nanogpt audit http://localhost:8000/v1 --help`. A prefix cache, a
+server's or ours, is audited by `nanogpt audit nanogpt --prefix`. The exit code is 0 for a right
+engine, 1 for a wrong one, 2 for one that cannot be audited.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tqdm import tqdm
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
 from nanogpt.drafts import transformer
-from nanogpt.engines import endpoint, places
+from nanogpt.engines import endpoint, places, prefix
 from nanogpt.engines.adapters import ENGINES, Engine, Generate, open_any, open_nanogpt
 from nanogpt.engines.export import export_pair
 from nanogpt.engines.places import TIE, Listed, Places, Power, Report, Row, Test
@@ -549,6 +550,8 @@ def main(arguments: list[str] | None = None) -> int:
     Raises ValueError, OSError or ImportError if there is nothing to audit.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if "--prefix" in arguments:
+        return prefix.main([x for x in arguments if x != "--prefix"])
     for before, x in zip(["", *arguments], arguments, strict=False):
         flag = before in ("--told", "--quick", "--constraints")
         if before.startswith("--") and "=" not in before and not flag:

@@ -340,6 +340,7 @@ LADDER = [  # what to leave out, one after the other, where a server does not sa
 ]
 # In vLLM's metrics, of all that the server writes: rounds with guesses, and what of them stood.
 COUNTED = tuple(f"vllm:spec_decode_num_{x}_total" for x in ("drafts", "accepted_tokens"))
+HITS = "vllm:prefix_cache_hits_total"  # tokens of prompts that it did not read
 OWN = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "n": "--samples"}
 OWN |= {"seed": "--seed", "max_tokens": "--tokens", "logprobs": "--listed", "prompt": "--prompt"}
 BENDING = (  # and so these have no place in --more
@@ -401,7 +402,7 @@ class Endpoint:
         return sorted(choices, key=lambda choice: choice.get("index") or 0)
 
     def guesses(self) -> Counter[str]:
-        """How often it guessed since it started, and what it kept, by COUNTED; empty if not told.
+        """Since it started, by COUNTED and HITS: guesses, kept, prompts found; empty if not told.
 
         The metrics stand beside /v1, not under it.
         """
@@ -410,7 +411,7 @@ class Endpoint:
         with contextlib.suppress(OSError, ValueError):
             text = above.ask("metrics", read=lambda answer: answer.read().decode())
             for line in text.splitlines():
-                if line.startswith(COUNTED):
+                if line.startswith((*COUNTED, HITS)):
                     name, n = line.rsplit(None, 1)
                     counts[name.partition("{")[0]] += int(float(n))
         return counts
