@@ -10,14 +10,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from nanogpt.model import GPTLanguageModel
+from torch import Tensor
+
+from nanogpt.cache import KVCache
 from nanogpt.serving.paged import BlockPool, PagedCache, block_key
 from nanogpt.targets.state import StateCache
 
-if TYPE_CHECKING:
-    from nanogpt.serving.server import Limits, Request
+
+class Request(Protocol):
+    """What a memory needs of a request, as `nanogpt.serving.server` has it."""
+
+    tokens: list[int]
+    start: int
+    past_kvs: KVCache | None
+    hidden: Tensor | None
+    shared: int
+
+    @property
+    def cache_length(self) -> int:
+        """How many entries its cache has."""
+        ...
 
 
 def context_of(request: Request) -> list[int]:
@@ -161,34 +175,3 @@ class Prefixes(Slots):
         self.there(keys)
         while len(self.kept) > self.places // self.block:
             self.kept.popitem(last=False)
-
-
-def memory_of(
-    target: GPTLanguageModel, limits: Limits, guesses: int, share: bool
-) -> Slots | Blocks:
-    """The blocks of the target's pool; without one, places, by default a window for each request.
-
-    guesses: places beside each window. Of a target with states, beginnings are kept by blocks of
-    block_size tokens or, if that is 1, of prefill_chunk, where a pass over a prompt ends.
-    Raises ValueError for num_blocks beside a pool.
-    """
-    pool = getattr(target, "cache", None)
-    if limits.block_size != 1 and (limits.num_blocks is None or isinstance(pool, BlockPool)):
-        raise ValueError(
-            f"block_size is {limits.block_size}: it goes with num_blocks, and a target's pool has "
-            "blocks of its own size"
-        )
-    if not isinstance(pool, BlockPool):
-        places = limits.max_num_seqs * (target.config.block_size + guesses)
-        if limits.num_blocks is not None:
-            places = limits.num_blocks * limits.block_size
-        if share and hasattr(target, "remembering"):  # with states, whatever is around it
-            block = limits.block_size if limits.block_size > 1 else limits.prefill_chunk
-            return Prefixes(places, block)
-        return Slots(places)
-    if limits.num_blocks is not None:
-        raise ValueError(
-            f"num_blocks is {limits.num_blocks}, and the target's pool has {pool.blocks} blocks of "
-            f"{pool.size}; leave num_blocks out, or make the pool smaller"
-        )
-    return Blocks(pool, share)

@@ -27,8 +27,8 @@ from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, drawn_together, verify_batch
 from nanogpt.serving.constraints import Constraints, Reply, for_pass
-from nanogpt.serving.memory import memory_of
-from nanogpt.serving.paged import PoolFull
+from nanogpt.serving.memory import Blocks, Prefixes, Slots
+from nanogpt.serving.paged import BlockPool, PoolFull
 from nanogpt.speculative import Draft, Steps, check_vocabulary
 from nanogpt.trees.loop import TREE, check_target, commit
 from nanogpt.trees.tree import Proposer, Tree
@@ -174,6 +174,37 @@ class Request(Reply):
                 hidden = None
             self.past_kvs, self.hidden = new_kvs, hidden
             self.prefills += 1
+
+
+def memory_of(
+    target: GPTLanguageModel, limits: Limits, guesses: int, share: bool
+) -> Slots | Blocks:
+    """The blocks of the target's pool; without one, places, by default a window for each request.
+
+    guesses: places beside each window. Of a target with states, beginnings are kept by blocks of
+    block_size tokens or, if that is 1, of prefill_chunk, where a pass over a prompt ends.
+    Raises ValueError for num_blocks beside a pool.
+    """
+    pool = getattr(target, "cache", None)
+    if limits.block_size != 1 and (limits.num_blocks is None or isinstance(pool, BlockPool)):
+        raise ValueError(
+            f"block_size is {limits.block_size}: it goes with num_blocks, and a target's pool has "
+            "blocks of its own size"
+        )
+    if not isinstance(pool, BlockPool):
+        places = limits.max_num_seqs * (target.config.block_size + guesses)
+        if limits.num_blocks is not None:
+            places = limits.num_blocks * limits.block_size
+        if share and hasattr(target, "remembering"):  # with states, whatever is around it
+            block = limits.block_size if limits.block_size > 1 else limits.prefill_chunk
+            return Prefixes(places, block)
+        return Slots(places)
+    if limits.num_blocks is not None:
+        raise ValueError(
+            f"num_blocks is {limits.num_blocks}, and the target's pool has {pool.blocks} blocks of "
+            f"{pool.size}; leave num_blocks out, or make the pool smaller"
+        )
+    return Blocks(pool, share)
 
 
 # Requests
