@@ -17,7 +17,7 @@ MOST = {
     "lines of the package": 30690,
     "lines of the tests": 39981,
     "words of README": 1499,
-    "words of the series": 92320,
+    "words of the series": 92310,
     "lines of code of the series": 14690,
 }
 PROMISED = 12  # minutes of `make test` after the install, on two quiet cores
