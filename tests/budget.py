@@ -17,7 +17,7 @@ MOST = {
     "lines of the package": 31022,
     "lines of the tests": 40133,
     "words of README": 1499,
-    "words of the series": 92348,
+    "words of the series": 92337,
     "lines of code of the series": 14690,
 }
 PROMISED = 12  # minutes of `make test` after the install, on two quiet cores
