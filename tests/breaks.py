@@ -295,8 +295,8 @@ BREAKS = [  # file of the package, what stands there once, what is put there, a 
     ),
     (  # 46: n texts by one seed
         "engines/serve.py",
-        "rng = dice(seed + i, gone)",
-        "rng = dice(seed, gone)",
+        "(x, seed + i) for x",
+        "(x, seed) for x",
         "test_endpoint::test_a_right_server_is_not_refused",
     ),
     (  # 47: q of a draft with more tokens does not sum to 1

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from nanogpt.generate import Generation
 from nanogpt.serving.constraints import Completion
 from nanogpt.serving.server import Request, Server
 
@@ -28,7 +29,7 @@ class News(NamedTuple):
 
     tokens: list[int]
     logprobs: list[Tensor]
-    end: Completion | Exception | None = None
+    end: Generation | Exception | None = None
 
 
 class Listener:
