@@ -297,7 +297,7 @@ BREAKS = [  # file of the package, what stands there once, what is put there, a 
         "engines/serve.py",
         "(x, seed + i) for x",
         "(x, seed) for x",
-        "test_endpoint::test_a_right_server_is_not_refused",
+        "test_serve::test_requests_without_a_seed_have_dice_of_their_own",
     ),
     (  # 47: q of a draft with more tokens does not sum to 1
         "engines/causal.py",
