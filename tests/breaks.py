@@ -295,9 +295,9 @@ BREAKS = [  # file of the package, what stands there once, what is put there, a 
     ),
     (  # 46: n texts by one seed
         "engines/serve.py",
-        "rng = dice(seed + i, gone)",
-        "rng = dice(seed, gone)",
-        "test_endpoint::test_a_right_server_is_not_refused",
+        "(x, seed + i) for x",
+        "(x, seed) for x",
+        "test_serve::test_requests_without_a_seed_have_dice_of_their_own",
     ),
     (  # 47: q of a draft with more tokens does not sum to 1
         "engines/causal.py",

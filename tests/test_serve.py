@@ -596,7 +596,8 @@ def refused(answer, said, code=400):
 NOT_KEPT = {
     "structured_outputs": [{"json": {"type": "object"}}, {"choice": ["a"]}, {}, "a", {"regex": 1}],
     "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}],
-    "stream": [True, 0, "no"],
+    "stream": [0, "no"],
+    "stream_options": [{"include_usage": True}, {"include_usage": 0}, {"a": False}, [], True],
     **{name: ["a+"] for name in ("guided_regex", "guided_json", "guided_choice", "grammar")},
     **{name: [[0], {}] for name in ("stop_token_ids", "bad_words", "tools", "messages")},
     **{name: [4, 0.5, True] for name in ("min_tokens", "best_of", "typical_p", "top_a")},
@@ -788,6 +789,160 @@ def test_the_metrics_count_guesses_as_engines_do():
     with listening() as (_, ask):
         ask({"prompt": "abab", "max_tokens": 60, "temperature": 0, "logit_bias": {"0": 1}})
         assert ask(path="/metrics")[1] != none, "texts under constraints count as well"
+
+
+def streamed(ask, fields):
+    """The pieces of a streamed answer, as a load test reads them: each event, up to the last."""
+    data = json.dumps({**fields, "stream": True}).encode()
+    address = f"http://127.0.0.1:{ask.port}/v1/completions"
+    with urllib.request.urlopen(urllib.request.Request(address, data), timeout=120) as got:
+        assert got.headers["Content-Type"] == "text/event-stream"
+        events = got.read().decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""] and all(x[:6] == "data: " for x in events[:-1])
+    return [json.loads(event[6:]) for event in events[:-2]]
+
+
+STREAMED = [
+    {},
+    {"n": 3, "temperature": 0.7},
+    {"prompt": ["ab", [1, 2, 3], "g"], "n": 2, "echo": True},
+    {"logprobs": 2, "return_token_ids": True},
+    {"logprobs": 1, "echo": True, "return_token_ids": True, "return_tokens_as_token_ids": True},
+    {"stop": ["ab", "fgc", "dd"], "max_tokens": 60, "logprobs": 0},
+    {"structured_outputs": {"regex": "(ab|c){4}g"}, "frequency_penalty": 1.0, "logprobs": 0},
+    {"max_tokens": 0},
+    {"max_tokens": 0, "echo": True, "logprobs": 1},
+]
+
+
+@pytest.mark.parametrize("fields", STREAMED, ids=str)
+def test_a_stream_is_the_answer_in_pieces(ask, fields):
+    """Text, reason, ids and log-probabilities, whatever is asked; and the usage after them."""
+    fields = {"prompt": "ab", "max_tokens": 30, "seed": 4, **fields}
+    answer = ask(fields)[1]
+    *pieces, last = streamed(ask, {**fields, "stream_options": {"include_usage": True}})
+    assert last == {**answer, "choices": []} and all(piece["usage"] is None for piece in pieces)
+    assert "usage" not in streamed(ask, fields)[-1]
+    for choice in answer["choices"]:
+        its = [c for x in pieces for c in x["choices"] if c["index"] == choice["index"]]
+        assert [c["finish_reason"] for c in its] == [None] * (len(its) - 1) + [
+            its[-1]["finish_reason"]
+        ]
+        assert its[-1]["finish_reason"] == choice["finish_reason"]
+        assert "".join(c["text"] for c in its) == choice["text"]
+        assert (len(its) > 1) == (fields["max_tokens"] > 0), "as they come"
+        if "token_ids" in choice:
+            assert [x for c in its for x in c["token_ids"]] == choice["token_ids"]
+            assert [c.get("prompt_token_ids") for c in its[:2]] == [[0, 1], None]
+        for name, all_of_it in choice.get("logprobs", {}).items():
+            assert [x for c in its for x in c["logprobs"][name]] == all_of_it
+
+
+def test_an_engines_own_load_test_can_be_pointed_at_it(ask):
+    """What vLLM's sends, and how it reads: a time for each piece, and tokens by the usage."""
+    asked = {"model": "nanogpt", "prompt": "abcabc", "temperature": 0.0, "max_tokens": 25}
+    asked |= {"repetition_penalty": 1.0, "logprobs": None, "ignore_eos": True, "stream": True}
+    pieces = streamed(ask, {**asked, "stream_options": {"include_usage": True}})
+    came = [piece["choices"][0]["text"] for piece in pieces if piece["choices"]]
+    assert pieces[-1]["usage"] == {"prompt_tokens": 6, "completion_tokens": 25, "total_tokens": 31}
+    assert len("".join(came)) == 25 and all(came)
+
+
+def test_many_requests_share_passes_and_each_is_what_it_is_alone():
+    with listening() as (completions, ask):
+        completions.target = target = Rows(completions.target)
+        fields = [{"prompt": "ab", "max_tokens": 20, "seed": i} for i in range(40)]
+        gate, came = threading.Barrier(40), {}
+
+        def client(i):
+            gate.wait(120)
+            came[i] = "".join(x["choices"][0]["text"] for x in streamed(ask, fields[i]))
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        alone, passes = 0, len(target.passes)
+        for i in range(40):
+            made = alone_with(completions, [0, 1], 20, i)
+            alone += len(made.rounds)
+            assert came[i] == completions.tokenizer.decode(made.tokens)
+        assert passes < alone / 2, (passes, alone)
+
+
+def alone_with(completions, prompt, n, seed):
+    given = completions.target, completions.draft, prompt, n, completions.K
+    return speculative_generate(*given, Sampling(), RandomSource(seed))
+
+
+@contextlib.contextmanager
+def half_read(ask, fields):
+    """The connection of a stream of which a few bytes were read."""
+    data = json.dumps({**fields, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", ask.port), timeout=60) as raw:
+        raw.sendall(head.encode() + data)
+        assert raw.recv(15) == b"HTTP/1.1 200 OK"
+        yield raw
+
+
+def test_whoever_leaves_a_stream_cancels_and_whoever_is_slow_holds_nobody_up(capfd):
+    long = {"prompt": "ab", "max_tokens": 4096, "n": 12}
+    with listening() as (completions, ask):
+        with half_read(ask, long), half_read(ask, long):
+            queue = completions.engine.server.queue
+            assert len(queue) > 12, "both are being written"
+            assert ask({"prompt": "ab", "max_tokens": 5})[0] == 200, "there are seats"
+            assert len(queue) > 12, "nobody had to wait for them"
+        end = time.monotonic() + 60
+        while len(queue):
+            assert time.monotonic() < end, "they write for nobody"
+            time.sleep(0.01)
+        engine = completions.engine
+    assert not engine.thread.is_alive(), "the server is closed, and so is its engine"
+    assert capfd.readouterr() == ("", "")
+
+
+class Breaks(PromptLookupDraft):
+    """A lookup that fails in one text, after a while."""
+
+    def fresh(self):
+        return self
+
+    def get_probs(self, context):
+        if context[0] == 6 and len(context) > 20:
+            raise KeyError("a fault\nof ours")
+        return super().get_probs(context)
+
+    def draw(self, context, K, sampling, rng):
+        self.get_probs(context)
+        return super().draw(context, K, sampling, rng)
+
+
+def test_what_fails_in_a_stream_is_its_last_event_and_no_other_text_has_it(capfd):
+    with listening() as (completions, ask):
+        completions.draft = Breaks(V)
+        with half_read(ask, {"prompt": "ga", "max_tokens": 4000}) as raw:
+            said = b"".join(iter(lambda: raw.recv(9999), b"")).decode().split("\n\n")
+        assert json.loads(said[-2][6:])["error"]["message"].startswith(
+            "the server failed: KeyError"
+        )
+        assert said[-1] == "" and len(said) > 3 and "DONE" not in said[-3]
+        assert refused(ask({"prompt": "ga", "max_tokens": 4000}), "KeyError", 500)
+        assert ask({"prompt": "ab", "max_tokens": 30})[0] == 200
+        for wrong in ({"prompt": "ab½"}, {"logit_bias": {"9": 1}}, {"n": 0}):
+            assert refused(ask({"prompt": "ab", "stream": True, **wrong}), "")
+    out, error = capfd.readouterr()
+    assert not out and [x[:27] for x in error.splitlines()] == ["the server failed: KeyError"] * 2
+
+
+def test_a_decoder_with_a_bug_sends_each_text_in_one_piece():
+    with listening(lambda *given: speculative_generate(*given)) as (completions, ask):
+        fields = {"prompt": "ab", "max_tokens": 20, "seed": 5, "n": 2, "logprobs": 1}
+        pieces = streamed(ask, fields)
+        assert [piece["choices"][0] for piece in pieces] == ask(fields)[1]["choices"]
+        assert completions.opened is None and len(pieces) == 2
 
 
 def test_a_port_that_is_taken_is_named(ask):

@@ -1,17 +1,19 @@
 """Our models behind an address, in the form of OpenAI's completions. `nanogpt serve`
 
-A server to try the audit on, right or with a bug of the gallery. It is for one machine, writes one
-text at a time, and does not stream: a load test says nothing of it (chapter 24's server is the one
-for many texts). It has what an audit asks: seeds, n texts a request, token ids, log-probabilities,
-and `echo`. And it keeps what chapter 31 promises: `stop`, `presence_penalty`, `frequency_penalty`,
-`logit_bias` (OpenAI's), `repetition_penalty`, `min_p` and `structured_outputs` with a `regex`
-(vLLM's). A field that it does not keep is refused by name; null is the default; a request without a
-seed has dice of its own. GET /metrics counts guesses, under vLLM's names.
+A server to try the audit on, right or with a bug of the gallery, and a load test of your engine's:
+requests share the passes of chapter 24's server, and with `"stream": true` tokens come as they are
+made. A decoder with a bug writes one text at a time, and sends it in one piece. It has what an
+audit asks: seeds, n texts a request, token ids, log-probabilities, and `echo`. And it keeps what
+chapter 31 promises: `stop`, `presence_penalty`, `frequency_penalty`, `logit_bias` (OpenAI's),
+`repetition_penalty`, `min_p` and `structured_outputs` with a `regex` (vLLM's). A field that it does
+not keep is refused by name; null is the default; a request without a seed has dice of its own. GET
+/metrics counts guesses, under vLLM's names.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import re
@@ -20,9 +22,11 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,12 +42,16 @@ from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.gallery import mutant
 from nanogpt.sampling import RandomSource, Sampling, Uniforms
-from nanogpt.serving.constraints import Constraints, complete
+from nanogpt.serving.constraints import Constraints
+from nanogpt.serving.engine import Engine, News
 from nanogpt.serving.grammar import Grammar
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import speculative_generate
 
 MODEL = "nanogpt"
 DRAFTS = ("none", "transformer", "lookup")
+SEATS, CHUNK = 32, 64  # requests in a pass, and tokens of a prompt that it reads
+Piece = tuple[int, News]  # which of a request's texts, and what is new of it
 
 # What a request may ask
 
@@ -61,10 +69,9 @@ NUMBERS: dict[str, tuple] = {  # field: default, least, most; whole where the le
     "frequency_penalty": (0.0, -100.0, 100.0),
     "repetition_penalty": (1.0, 0.01, 100.0),
 }
-FLAGS = ("echo", "return_token_ids", "return_tokens_as_token_ids")
+FLAGS = ("echo", "stream", "return_token_ids", "return_tokens_as_token_ids")
 EITHER = (True, False)  # there is no end token here, nor any other special one
 NEUTRAL: dict[str, tuple] = {  # of fields that are not kept, the values that ask for nothing
-    "stream": (False,),
     "suffix": ("",),
     "typical_p": (1,),
     "min_tokens": (0,),
@@ -99,6 +106,11 @@ def fields_of(body: Any) -> SimpleNamespace:
     found["stop"] = [stop] if isinstance(stop, str) else stop
     right = isinstance(stop, str | list) and all(isinstance(x, str) for x in stop)
     expect(right, "stop", stop, "a text, or a list of texts")
+    options = given.pop("stream_options", {})
+    form = json.dumps(options) if found["stream"] or options == {} else "for a stream"
+    right = form in ("{}", '{"include_usage": false}', '{"include_usage": true}')
+    expect(right, "stream_options", options, '{"include_usage": true}, with "stream": true')
+    found["usage"] = "true" in form
     found["logit_bias"] = bias_of(given.pop("logit_bias", {}))
     found["regex"] = regex_of(given.pop("structured_outputs", None))
     expect(
@@ -168,7 +180,9 @@ def regex_of(given: Any) -> str | None:
 class Completions:
     """Answers to requests for completions, by a decoder with speculative_generate's arguments.
 
-    drafted: guesses so far; reached: in how many rounds with guesses at least i were accepted.
+    All texts share an engine, which is opened when it is first asked for; only a decoder with a bug
+    writes them one at a time. drafted: guesses so far; reached: in how many rounds with guesses at
+    least i were accepted.
     """
 
     decode: Callable[..., Generation]
@@ -179,30 +193,75 @@ class Completions:
     lock: threading.Lock = field(default_factory=threading.Lock)  # drafts keep books of one text
     drafted: int = 0
     reached: Counter = field(default_factory=Counter)
+    opened: Engine | None = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether the decoder is ours, without a bug."""
+        return self.decode in (plain_generate, speculative_generate)
+
+    @property
+    def engine(self) -> Engine:
+        """What writes, on a server that never drops a guess: a text is what it is alone."""
+        with self.lock:
+            if self.opened is None:
+                draft = None if self.decode is plain_generate else self.draft
+                limits = Limits(SEATS, SEATS * (CHUNK + self.K), CHUNK)
+                self.opened = Engine(Server(self.target, draft, draft and self.K, limits))
+            return self.opened
+
+    def close(self) -> None:
+        """End the engine, and whatever it is writing."""
+        with self.lock:
+            engine, self.opened = self.opened, None
+        if engine is not None:
+            engine.close()
+
+    def asked(self, body: Any) -> SimpleNamespace:
+        """The fields of a request's body, and what is made of them: rules, sampling, and its texts.
+
+        texts: of each, the prompt's tokens and a seed. Raises ValueError if the request is wrong.
+        """
+        fields = fields_of(body)
+        fields.rules, top_k, top_p = self.rules(fields), max(0, fields.top_k), fields.top_p
+        fields.sampling = Sampling(fields.temperature, top_k or None, None if top_p == 1 else top_p)
+        if fields.logprobs is not None and fields.max_tokens and fields.sampling != Sampling():
+            raise ValueError("log-probabilities come at temperature 1 only; read again with echo")
+        encode, V = self.tokenizer.encode, self.tokenizer.vocab_size
+        fields.prompts = [encode(x) if isinstance(x, str) else x for x in fields.prompts]
+        for prompt in fields.prompts:
+            check_request(prompt, fields.max_tokens, V)
+        seed = secrets.randbits(63) if fields.seed is None else fields.seed
+        fields.texts = [(x, seed + i) for x in fields.prompts for i in range(fields.n)]
+        return fields
 
     def answer(self, body: Any, gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """The response to a request's body. gone(): whether its client has left.
 
         Raises ValueError if the request is wrong, and ConnectionError once the client has left.
         """
-        fields, choices = fields_of(body), []
-        rules, top_k, top_p = self.rules(fields), max(0, fields.top_k), fields.top_p
-        sampling = Sampling(fields.temperature, top_k or None, None if top_p == 1 else top_p)
-        if fields.logprobs is not None and fields.max_tokens and sampling != Sampling():
-            raise ValueError("log-probabilities come at temperature 1 only; read again with echo")
-        encode, V = self.tokenizer.encode, self.tokenizer.vocab_size
-        prompts = [encode(x) if isinstance(x, str) else x for x in fields.prompts]
-        for prompt in prompts:
-            check_request(prompt, fields.max_tokens, V)
-        seed = secrets.randbits(63) if fields.seed is None else fields.seed
-        with self.lock:
-            for prompt in prompts:
-                for i in range(fields.n):
-                    still_there(gone)
-                    rng = dice(seed + i, gone)
-                    choices.append(self.choice(prompt, rules, sampling, rng, fields))
-        numbered = [choice | {"index": i} for i, choice in enumerate(choices)]
-        return {"object": "text_completion", "model": MODEL, "choices": numbered}
+        fields = self.asked(body)
+        whole = [News([], []) for _ in fields.texts]
+        for i, new in self.written(fields, gone):
+            whole[i].tokens.extend(new.tokens)
+            whole[i].logprobs.extend(new.logprobs)
+            whole[i] = whole[i]._replace(end=new.end)
+        choices = [self.choice(fields, i, news) for i, news in enumerate(whole)]
+        made = sum(len(news.tokens) for news in whole)
+        return said(choices) | {"usage": usage(fields, made)}
+
+    def stream(
+        self, body: Any, gone: Callable[[], bool] = lambda: False
+    ) -> Iterator[dict[str, Any]]:
+        """The response in pieces, each as soon as it is there. Errors are those of `answer`."""
+        fields, begun, made = self.asked(body), set(), 0
+        for i, new in self.written(fields, gone):
+            piece = said([self.choice(fields, i, new, i not in begun)])
+            yield piece | ({"usage": None} if fields.usage else {})
+            begun.add(i)
+            made += len(new.tokens)
+        if fields.usage:
+            yield said([]) | {"usage": usage(fields, made)}
 
     def rules(self, fields: SimpleNamespace) -> Constraints:
         """The constraints of a request's fields.
@@ -219,39 +278,68 @@ class Completions:
             fields.min_p,
             [self.tokenizer.encode(x) for x in fields.stop],
         )
-        if not rules.free and self.decode not in (plain_generate, speculative_generate):
+        if not rules.free and not self.ours:
             raise ValueError("a server with a bug takes no constraints; leave them out")
-        return rules
+        return replace(rules, logprobs=fields.logprobs is not None)
+
+    def written(self, fields: SimpleNamespace, gone: Callable[[], bool]) -> Iterator[Piece]:
+        """What is new of a request's texts, as it comes; whoever stops listening cancels them.
+
+        Errors are those of `answer`, and what ends a text.
+        """
+        if fields.max_tokens and not self.ours:
+            yield from self.one_by_one(fields, gone)
+            return
+        news: SimpleQueue = SimpleQueue()
+        asked = [
+            (prompt, fields.max_tokens, fields.sampling, RandomSource(seed))
+            for prompt, seed in fields.texts
+        ]
+        engine, rules = self.engine, fields.rules
+        listeners = [engine.submit(*one, news=news, constraints=rules) for one in asked]
+        going = len(listeners)
+        try:
+            while going:
+                still_there(gone)
+                with contextlib.suppress(Empty):
+                    listener, new = news.get(timeout=0.1)
+                    if isinstance(new.end, Exception):
+                        raise new.end
+                    if new.end is not None:
+                        going -= 1
+                        self.count(new.end)
+                    yield listeners.index(listener), new
+        finally:
+            for listener in listeners:
+                listener.cancel()
+
+    def one_by_one(self, fields: SimpleNamespace, gone: Callable[[], bool]) -> Iterator[Piece]:
+        """The same by a decoder with a bug: each text whole, and alone."""
+        for i, (prompt, seed) in enumerate(fields.texts):
+            asked = self.target, self.draft, prompt, fields.max_tokens, self.K, fields.sampling
+            with self.lock:
+                still_there(gone)
+                text = self.decode(*asked, dice(seed, gone))
+            self.count(text)
+            logs = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds]).log()
+            yield i, News(list(text.tokens), [*logs[: len(text.tokens)]], text)
 
     def choice(
-        self,
-        prompt: list[int],
-        rules: Constraints,
-        sampling: Sampling,
-        rng: RandomSource,
-        fields: SimpleNamespace,
+        self, fields: SimpleNamespace, i: int, news: News, first: bool = True
     ) -> dict[str, Any]:
-        """One text after the prompt, and what is said of it."""
-        n, told = fields.max_tokens, fields.logprobs is not None
-        if rules.free and n:
-            text = self.decode(self.target, self.draft, prompt, n, self.K, sampling, rng)
-            logs = torch.cat([r.target_probs[: len(r.emitted)] for r in text.rounds]).log()
-            logs, reason = logs[: len(text.tokens)], "length"
-        else:
-            asked = replace(rules, logprobs=told)
-            text = complete(self.target, prompt, n, asked, self.draft, self.K, sampling, rng)
-            logs, reason = text.logprobs, text.finish_reason or "length"
-        self.count(text)
-        tokens = text.tokens
-        if fields.echo:
-            tokens = [*prompt, *tokens]
-            logs = torch.cat([self.read(prompt), logs]) if told else logs
-        made = {"text": self.tokenizer.decode(tokens), "finish_reason": reason}
+        """What is said of text i, or of a piece of it; the first one echoes the prompt."""
+        prompt, names = fields.texts[i][0], self.chars
+        echoed = prompt if fields.echo and first else []
+        tokens, reason = [*echoed, *news.tokens], getattr(news.end, "finish_reason", "length")
+        made: dict[str, Any] = {"index": i, "text": self.tokenizer.decode(tokens)}
+        made["finish_reason"] = None if news.end is None else reason or "length"
         if fields.return_token_ids:
-            made |= {"token_ids": list(tokens), "prompt_token_ids": prompt}
-        if told:
-            by_id = fields.return_tokens_as_token_ids
-            names = [f"token_id:{i}" if by_id else char for i, char in enumerate(self.chars)]
+            made |= {"token_ids": tokens} | ({"prompt_token_ids": prompt} if first else {})
+        if fields.logprobs is not None:
+            logs = torch.stack(news.logprobs) if news.tokens else torch.empty(0, len(names))
+            logs = torch.cat([self.read(prompt), logs]) if echoed else logs
+            if fields.return_tokens_as_token_ids:
+                names = [f"token_id:{i}" for i in range(len(names))]
             made["logprobs"] = logprobs(tokens, logs, min(fields.logprobs, len(names)), names)
         return made
 
@@ -262,9 +350,10 @@ class Completions:
 
     def count(self, text: Generation) -> None:
         """Add a text's guesses."""
-        for one in text.rounds:
-            self.drafted += len(one.candidates)
-            self.reached.update(range(one.n_accepted + 1) if one.candidates else ())
+        with self.lock:
+            for one in text.rounds:
+                self.drafted += len(one.candidates)
+                self.reached.update(range(one.n_accepted + 1) if one.candidates else ())
 
     def metrics(self) -> str:
         """The counters, in the text form of Prometheus."""
@@ -279,6 +368,17 @@ class Completions:
     def chars(self) -> Sequence[str]:
         """The characters, in order of their tokens."""
         return self.tokenizer.chars
+
+
+def said(choices: list[dict]) -> dict[str, Any]:
+    """A response, or a piece of one."""
+    return {"object": "text_completion", "model": MODEL, "choices": choices}
+
+
+def usage(fields: SimpleNamespace, made: int) -> dict[str, int]:
+    """How many tokens the prompts have, and how many were made."""
+    read = sum(map(len, fields.prompts))
+    return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
 
 
 def still_there(gone: Callable[[], bool]) -> None:
@@ -318,6 +418,11 @@ class HTTPServer(ThreadingHTTPServer):
 
     request_queue_size = 1024
 
+    def server_close(self):
+        """Close the engine as well."""
+        super().server_close()
+        self.RequestHandlerClass.completions.close()
+
     def handle_error(self, request, client_address):
         """Say in one line what failed, unless the client has left."""
         error = sys.exc_info()[1]
@@ -343,6 +448,7 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        completions: Completions
 
         def do_GET(self):
             models = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
@@ -362,7 +468,11 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             if not self.asks("/v1/completions"):
                 return self.refuse(404, f"nothing at {self.path}; POST a prompt to /v1/completions")
             try:
-                self.send(200, json.dumps(completions.answer(parsed(data), self.gone)))
+                body = parsed(data)
+                if isinstance(body, dict) and body.get("stream") is True:
+                    self.stream(completions.stream(body, self.gone))
+                else:
+                    self.send(200, json.dumps(completions.answer(body, self.gone)))
             except ConnectionError:
                 raise
             except RecursionError:
@@ -387,22 +497,45 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             finally:
                 self.connection.setblocking(True)
 
+        def stream(self, pieces: Iterator[dict]):
+            first = next(pieces)  # what is wrong with a request has a status of its own
+            self.close_connection = True  # its end is the answer's
+            self.head(200, "text/event-stream")
+            with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator
+                try:
+                    for piece in chain([first], pieces):
+                        self.event(json.dumps(piece))
+                    self.event("[DONE]")
+                except ConnectionError:
+                    raise
+                except Exception as error:
+                    print(one_line(error), file=sys.stderr)
+                    self.event(json.dumps({"error": {"message": one_line(error)}}))
+
+        def event(self, data: str):
+            self.wfile.write(f"data: {data}\n\n".encode())
+
         def refuse(self, code: int, why: str):
             self.send(code, json.dumps({"error": {"message": " ".join(why.split())}}))
 
         def send(self, code: int, answer: str, kind: str = "application/json"):
             data = answer.encode()
+            self.head(code, kind, len(data))
+            self.wfile.write(data)
+
+        def head(self, code: int, kind: str, length: int | None = None):
             self.send_response(code)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(data)))
+            if length is not None:
+                self.send_header("Content-Length", str(length))
             if self.close_connection:
                 self.send_header("Connection", "close")
             self.end_headers()
-            self.wfile.write(data)
 
         def log_message(self, *_):
             pass
 
+    Handler.completions = completions
     return Handler
 
 

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -107,6 +108,7 @@ class Request(Reply):
     tree: the guesses for the next pass, None before they are made. arrived, began: when it was
     submitted, and first took part in a pass; came: of each round, when its tokens were there.
     preempted: how often it lost its places; shared: entries of the cache that it found made.
+    error: what the server dropped it for, None otherwise.
     steps: how it drafts, accepts and trims. The other arguments and the errors are Reply's.
     """
 
@@ -128,6 +130,7 @@ class Request(Reply):
         self.arrived, self.began = 0.0, None
         self.came: list[float] = []
         self.preempted = self.shared = 0
+        self.error: Exception | None = None
 
     @property
     def to_do(self) -> int:
@@ -226,9 +229,9 @@ class Queue:
         return len(self.by_id)
 
     def add(self, request: Request) -> None:
-        """A new request waits at the end of the line."""
+        """A new request waits at the end of the line; if nothing is asked of it, for nothing."""
         self.by_id[request.id] = request
-        self.waiting.append(request)
+        (self.running if request.done else self.waiting).append(request)
 
     def remove(self, id: int) -> Request:
         """Take a request out. Raises ValueError if none of this id is there (any more)."""
@@ -378,14 +381,15 @@ class Server:
         try:
             do(*args)
         except Exception as error:
+            request.error = error
             self.cancel(request.id)
             self.errors.append(f"request {request.id} is dropped: {error}")
 
     # A step
 
     def retire(self) -> None:
-        """The finished leave, and who has filled the window begins anew."""
-        for request in [request for request in self.queue if request.done]:
+        """The finished leave, and who has filled the window begins anew. No waiting one is done."""
+        for request in [request for request in self.queue.running if request.done]:
             self.finished[request.id] = self.cancel(request.id)
         for request in self.queue.running:
             if request.position == request.block_size:
@@ -408,7 +412,7 @@ class Server:
         queue, limits, new = self.queue, self.limits, True
         while True:
             seats = limits.max_num_seqs - self.running
-            line = [*queue.running, *(list(queue.waiting)[:seats] * new)]
+            line = [*queue.running, *islice(queue.waiting, seats * new)]
             for request in line:
                 request.restart_if_full()  # those that wait: the others have
             wants = ((r.to_do, self.memory.needs(r, r.position + 1)) for r in line)
