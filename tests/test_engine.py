@@ -163,7 +163,7 @@ def test_what_fails_for_one_request_is_its_own_end_and_nobody_elses():
     """A draft, a random source, a prompt that is none; each listener has the very error."""
     with engine_of(Breaks()) as engine:
         failing = (
-            (engine.submit([4, 4], 25), KeyError, "no guess after this"),
+            (engine.submit([4, 4], 25, rng=RandomSource(9)), KeyError, "no guess after this"),
             (engine.submit([0], 40, rng=Dry(9)), OSError, "no numbers left"),
             (engine.submit([0], 40, rng=Dry(0)), OSError, "no numbers left"),
             (engine.submit([V], 5), ValueError, "token 5 at index 0"),
@@ -177,7 +177,7 @@ def test_what_fails_for_one_request_is_its_own_end_and_nobody_elses():
         for i, listener in enumerate(others):
             right = speculative_generate(TOY, DRAFT, [i], 25, rng=RandomSource(i))
             assert listener.result().tokens == right.tokens
-        assert failing[0][0].shown > 4, "it had heard of the tokens before"
+        assert failing[0][0].shown > 0, "it had heard of the tokens before"
         assert not engine.server.requests and not engine.listening and engine.thread.is_alive()
 
 
