@@ -42,6 +42,11 @@ def browser():
 class Faults(list):
     """What went wrong on a page: its own errors, failed requests, requests to other hosts."""
 
+    def none(self):
+        """AssertionError that says them, if there are any; the next test is not to blame."""
+        found, self[:] = [*self], []
+        assert not found, "\n".join(found)
+
     def watch(self, page):
         page.on("pageerror", lambda error: self.append(f"page error: {error}"))
         page.on("requestfailed", lambda r: self.append(f"failed: {r.url} {r.failure}"))
@@ -77,7 +82,7 @@ def opening(browser):
     yield open_one
     for context, page in opened:
         context.close()
-        assert not page.faults, "\n".join(page.faults)
+        page.faults.none()
 
 
 @pytest.fixture
@@ -95,3 +100,16 @@ def module_page(browser):
     """The same, for a page that all tests of a file share: a large one takes a second to open."""
     with opening(browser) as open_one:
         yield open_one
+
+
+@pytest.fixture(scope="module")
+def kept(module_page):
+    return module_page()
+
+
+@pytest.fixture
+def same_page(kept):
+    """The one page of a file, which goes from address to address: a new window takes longer."""
+    kept.set_viewport_size(dict(zip(("width", "height"), DESKTOP, strict=True)))
+    yield kept
+    kept.faults.none()
