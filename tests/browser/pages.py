@@ -1,8 +1,20 @@
 """What the tests of this folder share: sizes of a window, and what the book's own pages promise."""
 
+import contextlib
+
 from series import ROOT
 
 DESKTOP, PHONE = (1280, 900), (375, 750)
+
+
+@contextlib.contextmanager
+def out_of_sight(page):
+    """What is written there can be read meanwhile; a step needs no layout, most of its time."""
+    page.evaluate("document.body.hidden = true")
+    try:
+        yield
+    finally:
+        page.evaluate("document.body.hidden = false")
 
 
 def assert_leads_back(page, asked: list[str], address: str, title: str):
