@@ -105,13 +105,18 @@ def lab(tmp_path_factory):
 def open_notebook(lab, open_page):
     """open_notebook(path): its page in a fresh workspace, with an idle kernel."""
 
+    opened = []
+
     def open_one(path: Path):
         page = open_page((1280, 1000))
+        opened.append(page)
         fresh = f"{path.stem}-{time.monotonic_ns()}"  # what another test opened is not there
         page.goto(f"{lab.url}lab/workspaces/{fresh}/tree/notebooks/{path.name}?token={lab.token}")
         return ready(page, path)
 
     yield open_one
+    for page in opened:
+        page.context.close()  # before its kernel is gone
     lab.close_kernels()
 
 
