@@ -237,7 +237,8 @@ def test_a_trace_plays_to_its_end_and_stops_there(open_page, i):
     page.get_by_label("Speed").select_option("40")
     press(page, "Play")
     assert state(page)["playing"] and page.get_by_role("button", name="Pause").is_visible()
-    page.clock.run_for(60_000)
+    with out_of_sight(page):
+        page.clock.run_for(60_000)
     at_end = state(page)
     assert not at_end["playing"] and at_end["round"] == at_end["rounds"] - 1
     assert at_end["steps"][at_end["step"]] == "trim"
