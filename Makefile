@@ -51,14 +51,12 @@ minutes: .venv/installed
 	$(BIN)/python tests/minutes.py
 
 # The reading copy in build/book: a static site, and beside it an EPUB and a page to print.
-book: .venv/installed
-	$(PIP) -q -e '.[series,book]'
+book: .venv/book
 	$(BIN)/python book/build.py
 
 # The book, its two pages to play with, and every chapter in JupyterLab, in a real Chromium (from
 # the PATH, or $CHROMIUM). Skipped where there is none.
-browser: book
-	$(PIP) -q -e '.[series,browser]'
+browser: .venv/browser book
 	$(BIN)/python -m pytest -n 2 tests/browser
 
 # What is quick to say of a change: style, form, and whether notebooks, prose and package agree.
@@ -73,6 +71,11 @@ lint: .venv/installed
 	$(BIN)/python tests/check_form.py
 	$(BIN)/python tests/minutes.py --check
 	$(BIN)/python tests/budget.py --check
+
+# What these two need besides, once.
+.venv/book .venv/browser: .venv/installed
+	$(PIP) -q -e '.[series,$(@F)]'
+	@touch $@
 
 .venv/installed: pyproject.toml
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 14) or sys.exit(f'error: $(PYTHON) is Python {v[0]}.{v[1]}; this needs 3.10 to 3.14: make PYTHON=python3.12 …')"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import warm
@@ -12,7 +13,7 @@ SAID = """
 import os, signal, sys
 from ipykernel.kernelapp import IPKernelApp
 ends_with_its_parent = IPKernelApp.instance().parent_handle == os.getppid()
-own = sorted(set(sys.modules) & {"nanogpt", "pytest", "conftest", "warm"})
+own = sorted(set(sys.modules) & {"nanogpt", "pytest", "conftest", "sitecustomize", "warm"})
 (sys.path, os.getcwd(), os.environ["SAID"], own, signal.getsignal(signal.SIGCHLD).name, __name__,
  ends_with_its_parent)
 """
@@ -34,10 +35,11 @@ def said_by_a_kernel(cwd, env):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux only")
 def test_a_forked_kernel_is_what_a_fresh_one_is(tmp_path, monkeypatch):
-    env = os.environ | {"SAID": "yes"}
+    path = os.pathsep.join([str(Path(__file__).with_name("offline")), os.environ["PYTHONPATH"]])
+    env = os.environ | {"SAID": "yes", "PYTHONPATH": path}  # not the one of this process
     forked, parent = said_by_a_kernel(tmp_path, env)
     cold = local_provisioner.launch_kernel.__wrapped__
     monkeypatch.setattr(local_provisioner, "launch_kernel", cold)
     fresh, ours = said_by_a_kernel(tmp_path, env)
-    assert int(parent) == warm.warm_process().pid and int(ours) == os.getpid()
-    assert forked == fresh and forked.endswith("True)")
+    assert int(parent) == warm.warm_process(path).pid and int(ours) == os.getpid()
+    assert forked == fresh and forked.endswith("True)") and "sitecustomize" in forked

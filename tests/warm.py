@@ -14,10 +14,11 @@ from pathlib import Path
 
 
 @functools.cache
-def warm_process():
-    """The process, started when the first kernel is asked for; it ends with its stdin."""
-    command = [sys.executable, str(Path(__file__).resolve())]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def warm_process(path):
+    """The process with this PYTHONPATH, which Python reads at its start; ends with its stdin."""
+    command, pipe = [sys.executable, str(Path(__file__).resolve())], subprocess.PIPE
+    env = {k: v for k, v in (os.environ | {"PYTHONPATH": path}).items() if v is not None}
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
 
 
 class Forked:
@@ -50,15 +51,14 @@ class Forked:
 
 def launcher(cold):
     """jupyter_client's launch_kernel, which forks where that gives what `cold` would start."""
-    at_start = os.environ.get("PYTHONPATH")  # Python reads it when it starts
 
     @functools.wraps(cold)
     def launch_kernel(command, *args, env=None, cwd=None, **more):
         env = dict(os.environ if env is None else env)
         module = command[1:3] == ["-m", "ipykernel_launcher"]
-        if sys.platform != "linux" or not module or env.get("PYTHONPATH") != at_start:
+        if sys.platform != "linux" or not module:
             return cold(command, *args, env=env, cwd=cwd, **more)
-        process = warm_process()
+        process = warm_process(env.get("PYTHONPATH"))
         request = {"arguments": command[3:], "env": env, "cwd": str(cwd or os.getcwd())}
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()

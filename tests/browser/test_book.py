@@ -29,21 +29,21 @@ def address(name):
 
 
 @every_page
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_a_page_loads_offline_and_fits_its_width(open_page, name, size):
-    page = open_page(size)
-    page.context.set_offline(True)
-    page.goto(address(name))
-    scroll, inner = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert scroll <= inner, "the page scrolls sideways"
-    described = page.locator("meta[name=description]").count()
-    assert page.title() and (described == 1 or name == "print.html")
+def test_a_page_loads_offline_fits_a_desktop_and_a_phone_and_shows_its_pictures(same_page, name):
+    same_page.context.set_offline(True)
+    same_page.goto(address(name))
+    for width, height in (DESKTOP, PHONE):
+        same_page.set_viewport_size({"width": width, "height": height})
+        scroll, inner = same_page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert scroll <= inner == width, "the page scrolls sideways"
+    described = same_page.locator("meta[name=description]").count()
+    assert same_page.title() and (described == 1 or name == "print.html")
+    if name.startswith("notebooks/"):
+        path = ROOT / name.replace(".html", ".ipynb")
+        assert_pictures_are_described(same_page, path)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_chapter_shows_its_pictures_with_their_descriptions(open_page, path):
-    page = open_page()
-    page.goto(address(f"notebooks/{path.stem}.html"))
+def assert_pictures_are_described(page, path):
     outputs = [o for cell in cells(path, "code") for o in cell.outputs if "data" in o]
     stored = [o.metadata["image/png"]["alt"] for o in outputs if "image/png" in o.data]
     images = page.locator(".cell_output img")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pages import PHONE, assert_leads_back
+from pages import PHONE, assert_leads_back, out_of_sight
 from series import ROOT, cells, output_text
 
 from nanogpt import checkpoint
@@ -408,7 +408,8 @@ def test_one_round_is_told_in_four_true_sentences(page, draft, temperature, rule
         }));
         return [told, traces[LIVE].rounds, traces[LIVE].before];
     }"""
-    told, rounds, before = page.evaluate(read)
+    with out_of_sight(page):
+        told, rounds, before = page.evaluate(read)
     blanks = str.maketrans({" ": "␣", "\n": "⏎"})
     for n, r in enumerate(rounds):
         (guessed, _), (passed, _), (accepted, at), (came, after) = told[4 * n : 4 * n + 4]
@@ -722,7 +723,8 @@ def test_every_sentence_of_every_step_is_whole(page, number):
         return [step.kind, document.getElementById("sentence").textContent,
                 document.getElementById("overlap-title").textContent];
     }))"""
-    steps = page.evaluate(read)
+    with out_of_sight(page):
+        steps = page.evaluate(read)
     for _, sentence, title in steps:
         for word in ("undefined", "NaN", "null", "Infinity"):
             assert word not in sentence + title
@@ -767,7 +769,8 @@ def test_a_right_rule_is_told_without_surprise_and_a_wrong_one_with_it(page):
     }))"""
     for number, said in [("", 0), (11, "would be rejected"), (12, "By the right rule")]:
         choose(page, draft="bigram", K=4, length=30, bug=number)
-        sentences = page.evaluate(read)
+        with out_of_sight(page):
+            sentences = page.evaluate(read)
         surprises = [s for s in sentences if "By the right rule" in s]
         assert bool(surprises) == bool(number) and all(said in s for s in surprises)
 

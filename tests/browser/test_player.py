@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from pages import PHONE
+from pages import PHONE, out_of_sight
 from series import ROOT
 
 from nanogpt import checkpoint
@@ -237,7 +237,8 @@ def test_a_trace_plays_to_its_end_and_stops_there(open_page, i):
     page.get_by_label("Speed").select_option("40")
     press(page, "Play")
     assert state(page)["playing"] and page.get_by_role("button", name="Pause").is_visible()
-    page.clock.run_for(60_000)
+    with out_of_sight(page):
+        page.clock.run_for(60_000)
     at_end = state(page)
     assert not at_end["playing"] and at_end["round"] == at_end["rounds"] - 1
     assert at_end["steps"][at_end["step"]] == "trim"
@@ -282,7 +283,12 @@ def strip(page):
 @pytest.mark.parametrize("i", TRACES)
 def test_every_step_shows_its_guesses_and_its_cache(page, recorded, i):
     choose(page, i)
-    trace, text = recorded["traces"][i], recorded["traces"][i]["prompt"]
+    with out_of_sight(page):
+        assert_every_step_is_shown(page, recorded["traces"][i])
+
+
+def assert_every_step_is_shown(page, trace):
+    text = trace["prompt"]
     for n, r in enumerate(trace["rounds"]):
         page.evaluate("n => player.go(n, 0)", n)
         before, after, trimmed = r["cache"]
@@ -332,6 +338,7 @@ def test_the_sentence_of_a_decision_says_u_and_the_ratio_truly(page, recorded):
     assert page.evaluate("digits(0.4561, 0.4563)") == "0.4561"  # never u = 0.46 < 0.46
 
 
+@functools.cache
 def sentences(page, i):
     """What the page says of a trace: (kind of the step, the draft drawn in it, sentence, round)."""
     choose(page, i)
@@ -344,7 +351,8 @@ def sentences(page, i):
             return [kind, draft, document.getElementById("sentence").textContent, n];
         });
     })"""
-    return page.evaluate(read)
+    with out_of_sight(page):
+        return page.evaluate(read)
 
 
 @pytest.mark.parametrize("i", BRANCHING)
@@ -353,6 +361,7 @@ def test_a_tree_shows_its_branches_and_whom_it_refused(page, recorded, i):
     for part in ("one of several", "Each sees its own branch only", "its sibling, is next",
                  "left it", "on to what follows it", "entries move together"):  # fmt: skip
         assert part in every, part
+    choose(page, i)
     for n, r in enumerate(recorded["traces"][i]["rounds"]):
         page.evaluate("n => player.go(n, 1e9)", n)
         names = [row[0] for row in page.locator("#rows tr").evaluate_all(ROWS)]
@@ -365,6 +374,7 @@ def test_a_chain_reads_like_a_chain_however_it_was_decoded(page, i):
     for *_, said, _ in sentences(page, i):
         assert not [w for w in ("one of several", "ranch", "sibling", "move together") if w in said]
     assert "rejected" in " ".join(said for *_, said, _ in sentences(page, i))
+    choose(page, i)
     page.evaluate("player.go(5, 1e9)")
     assert "└" not in page.inner_text("#rows")
 
