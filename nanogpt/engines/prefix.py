@@ -1,23 +1,24 @@
 """Does a text go on alike, whether its beginning was read or found? `nanogpt audit … --prefix`
 
 A server with a prefix cache reads a prompt once, and goes on from what is left of it when the
-prompt comes again. With guesses and a target that has a state, this is where engines of 2026 went
-wrong most. So each of many prompts is asked four times: before anybody has read it (miss); with
-other words in its second half (other); again, now that it can be found (hit); and with its answer,
-in which guesses were rejected (on).
+prompt comes again. With guesses, and a target that has a state, several engines went wrong here in
+2026. So each of N prompts is asked four times: before anybody has read it (miss); with other words
+in its second half (other); again, now that it can be found (hit); and with its answer, in which
+guesses were rejected (on).
 
 The server tells the log-probabilities of the tokens that it draws, and then reads the answers again
-(`echo`). What it told and what it reads differ by rounding, after a hit as after a miss. So a hit
-further off than twice the miss of the same prompt, and .001, is at most as likely as a coin's head:
-in N prompts, as many as there were or more have a chance of at most P(Binomial(N, 1/2) >= n). That
-is a bound for whatever model. A server whose reading begins with what it has found hides it all
-(vLLM's does not), and one that stops guessing for a request with log-probabilities hides guesses.
+(`echo`). What it told and what it reads differ by rounding, after a hit as after a miss. A right
+server's hit is further off than twice its miss (and .001) in at most every second prompt, by
+chance. So if n of N are, that has a chance of at most P(Binomial(N, 1/2) >= n), whatever the model;
+times three, for three kinds. If `echo` itself begins from the cache, a fault stays hidden (vLLM's
+does not); and a server that stops guessing for a request with log-probabilities hides its guesses.
 
 What is right may be found too rarely, or a draft may have lost its beginning: that only costs time.
-So the report says how much was found, and how often was guessed. The engine is a server's address,
+So the report says how much was found, and how often it guessed. The engine is a server's address,
 or `nanogpt`: our server, with a random target with states, a random table and head as drafts, and
-`--bug 84` to 89 out of the gallery. The exit code is 0 for right, 1 for wrong, or for right and
-slow where all that could be found is known; 2 where nothing was found to audit.
+`--bug 84` to 89 out of the gallery. The exit code is 0 for right; 1 for wrong, or for right but
+slow where all that could be found is known; 2 for no verdict: too few prompts, nothing found, or a
+server that does not tell what it found.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `Server.stream` is pulled: whoever listens makes the passes, and while they sleep nobody's text
 grows. Here a thread of its own makes them, and it alone touches the server. Others leave it notes
-in a queue, and it leaves them news in another. Neither has an end, so nobody waits for a reader.
+in a queue, and it leaves them news in another. Neither is bounded, so it never waits for a reader.
 """
 
 from __future__ import annotations

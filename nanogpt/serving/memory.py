@@ -1,9 +1,9 @@
-"""Where the caches of a server's texts live, and what of them others may begin with.
+"""Where the caches of a server's texts live, and which parts of them others may begin with.
 
 `Slots` counts the entries of caches that texts have to themselves. `Blocks` are those of a pool
 (`nanogpt.serving.paged`), where texts that begin alike share them. `Prefixes` does the same for a
-target with states (`nanogpt.targets.state`): a state has no blocks, so one is kept for each end of
-a block.
+target with states (`nanogpt.targets.state`): a state cannot be cut into blocks, so a whole cache is
+kept at each end of a block.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class Prefixes(Slots):
 
     A cache is kept at each end of `block` tokens, as soon as it is final and if it can go back to
     just there. A later text begins with the longest one of its context. Nothing in a StateCache
-    ever changes, so any number of texts may go on from it. There are as many as the places have
-    blocks; what was read longest ago goes first, and of one text its end. (Each has its own copy of
-    the entries of attention; an engine would share those, in blocks.)
+    ever changes, so any number of texts may go on from it. At most as many are kept as the places
+    have blocks; what was used longest ago goes first, and of one text the longest. (Each has its
+    own copy of the entries of attention; an engine would share those, in blocks.)
     """
 
     def __init__(self, places: int, block: int):
@@ -166,8 +166,8 @@ class Prefixes(Slots):
         """Let others find what is final: after the verdict, and not after the pass."""
         cache, keys = request.past_kvs, self.keys(context_of(request))
         assert isinstance(cache, StateCache)
-        for end, key in enumerate(keys, 1):
-            end *= self.block
+        for i, key in enumerate(keys, 1):
+            end = i * self.block
             if key not in self.kept and cache.before[0] <= end <= cache.length:
                 made = cache.kept(end)
                 if made.length == end:  # a snapshot may come back shorter

@@ -134,11 +134,13 @@ def my_rebuilt(S, k, v, g, kept):
         ),
     ],
     2: [
-        (changed(ENDS, "P + kept + 1", "P + T + 1"), "what was rejected"),
+        (changed(ENDS, "P + kept + 1", "P + T + 1"), "8 was not reached"),
         (changed(ENDS, "P + kept + 1", "P + kept"), "a block's last"),
         (changed(ENDS, "range(P + 1", "range(P"), "before this pass"),
         (changed(ENDS, "not snapshot or n == P + T", "True"), "does not go back to 8"),
         (changed(ENDS, "not snapshot or n == P + T", "not snapshot"), "the pass ends at 8"),
-        (changed(ENDS, "n == P + T", "n == P + kept"), "not all of it stays"),
+        (changed(ENDS, "n == P + T", "n == P + kept"), "not where the pass did end"),
+        (changed(ENDS, "n == P + T", "kept == T and (P + T) % size == 0"), "goes back to 12"),
+        (changed(ENDS, "return [n", "return len(ends) or [n"), "return a list"),
     ],
 }
