@@ -14,8 +14,8 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 31331,
-    "lines of the tests": 40676,
+    "lines of the package": 31375,
+    "lines of the tests": 40692,
     "words of README": 1499,
     "words of the series": 92323,
     "lines of code of the series": 14690,

@@ -100,6 +100,22 @@ def test_a_report_names_all_of_it():
     json.dumps(told)
 
 
+def test_a_report_has_the_names_of_an_engines_own_benchmark():
+    told = RUN.report(SLO(1.0, 0.8))
+    assert (told["duration"], told["completed"], told["total_output_tokens"]) == (15, 3, 11)
+    assert (told["request_throughput"], told["output_throughput"]) == (3 / 15, 11 / 15)
+    assert told["request_goodput"] == 1 / 15
+    assert (told["mean_ttft_ms"], told["median_ttft_ms"]) == (7000 / 3, 1000)
+    assert told["mean_tpot_ms"] == 800 and told["std_tpot_ms"] == 200
+    assert told["p99_itl_ms"] == np.percentile([1000, 0, 0, 2000, 0, 0, 0, 3000], 99)
+    assert (told["spec_decode_num_drafts"], told["spec_decode_draft_tokens"]) == (4, 7)
+    assert (
+        told["spec_decode_accepted_tokens"] == 5 and told["spec_decode_acceptance_length"] == 9 / 4
+    )
+    assert told["spec_decode_acceptance_rate"] == 500 / 7
+    assert told["spec_decode_per_position_acceptance_rates"] == [3 / 4, 2 / 4]
+
+
 def test_a_run_where_all_come_at_once_ends_with_the_last_of_them():
     run = Load([Served(1.0, 1.0, (3.0,), (4,), (3,)), Served(1.0, 3.0, (6.0,), (2,), (1,))], None)
     assert run.window == (1, 6) and run.throughput == 6 / 5

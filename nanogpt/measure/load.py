@@ -277,7 +277,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--capacity", type=int, help="tokens in all caches together, default: what they need")
     add("--block", type=int, default=1, help="of a pool in blocks of so many, default: %(default)s")
     add("--seed", type=int, default=0, help="of what is drawn, default: %(default)s")
-    add("--json", type=Path, metavar="FILE", help="write all that was found to this file")
+    how = "write all that was found to this file, each run under vllm bench serve's names, too"
+    add("--json", type=Path, metavar="FILE", help=how)
     add("--picture", type=Path, metavar="FILE", help="draw the goodput into this PNG")
     return parser.parse_args(arguments)
 

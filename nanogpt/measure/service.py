@@ -226,7 +226,50 @@ class Load:
             "hit_rate": self.hit_rate,
             "accepted": self.accepted.tolist(),
             "tokens_per_pass": self.tokens_per_pass,
+            **self.bench_serve(slo),
         }
+
+    def bench_serve(self, slo: SLO) -> dict:
+        """The requests that count under the names of `vllm bench serve --save-result`.
+
+        Times in ms, from the first arrival to the last end in seconds; the acceptance rate in per
+        cent of drafted guesses.
+        """
+        duration = max(request.done for request in self.counted) - self.counted[0].arrived
+        tokens = sum(request.tokens for request in self.counted)
+        told = {
+            "duration": duration,
+            "completed": len(self.counted),
+            "total_output_tokens": tokens,
+            "request_throughput": len(self.counted) / duration,
+            "request_goodput": sum(request.meets(slo) for request in self.counted) / duration,
+            "output_throughput": tokens / duration,
+        }
+        for name in ("ttft", "tpot", "itl"):
+            ms = 1000 * getattr(self, name) if len(getattr(self, name)) else np.zeros(1)
+            for what, of in (("mean", np.mean), ("median", np.median), ("std", np.std)):
+                told[f"{what}_{name}_ms"] = float(of(ms))
+            told[f"p99_{name}_ms"] = float(np.percentile(ms, 99))
+        rounds = [
+            (drafted, made - 1)
+            for request in self.counted
+            for drafted, made in zip(request.guessed, request.made, strict=True)
+            if drafted
+        ]
+        if rounds:
+            drafted, accepted = (sum(each) for each in zip(*rounds, strict=True))
+            most = range(1, max(n for n, _ in rounds) + 1)
+            told |= {
+                "spec_decode_num_drafts": len(rounds),
+                "spec_decode_draft_tokens": drafted,
+                "spec_decode_accepted_tokens": accepted,
+                "spec_decode_acceptance_rate": 100 * accepted / drafted,
+                "spec_decode_acceptance_length": 1 + accepted / len(rounds),
+                "spec_decode_per_position_acceptance_rates": [
+                    sum(n >= i for _, n in rounds) / len(rounds) for i in most
+                ],
+            }
+        return told
 
 
 def quantiles(seconds: np.ndarray, percentiles: Sequence[float] = PERCENTILES) -> dict[str, float]:
