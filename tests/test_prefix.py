@@ -39,12 +39,16 @@ def product(target, *asked):
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hit_is_a_miss_after_another_text_and_over_restarts(way, loop):
-    """A, then B, then A again, whose window of six ends in between."""
+    """A, then B, then A again, whose window of six ends in between.
+
+    A pass over a prompt goes past the end of the block, and guesses, where the way can go back.
+    """
+    chunk = 4 if way == "snapshot" else 16
     target, found = toy_states(2, 6, seed=1).remembering(way), set()
     A, B = [0, 1, 1, 0, 1], [1, 1, 1, 0, 1]
 
     def texts(rng):
-        server = Server(target, *LOOPS[loop], Limits(num_blocks=20, block_size=2, prefill_chunk=4))
+        server = Server(target, *LOOPS[loop], Limits(4, 64, chunk, num_blocks=20, block_size=2))
         first = answered(server, server.submit(A, 2, rng=rng))
         answered(server, server.submit(B, 3, rng=RandomSource(1)))
         id = server.submit(A, 2, rng=rng)
@@ -58,21 +62,20 @@ def test_a_hit_is_a_miss_after_another_text_and_over_restarts(way, loop):
 
 
 @pytest.mark.two_ways
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_text_that_lost_its_places_finds_its_beginning(way, loop):
+def test_a_text_that_lost_its_places_finds_its_beginning(way):
     target, found = toy_states(2, 8, seed=1).remembering(way), set()
-    few = Limits(2, 32, 4, num_blocks=4, block_size=2)
+    few = Limits(2, 32, 4, num_blocks=5, block_size=2)
 
     def texts(rng):
-        server = Server(target, *LOOPS[loop], few)
-        ids = [server.submit(x, 2, rng=rng) for x in ([0, 1, 1, 0], [1, 1, 0, 1])]
+        server = Server(target, *LOOPS["chain"], few)
+        ids = [server.submit(x, 3, rng=rng) for x in ([0, 1, 1, 0], [1, 1, 0, 1])]
         requests = server.requests
         made = answered(server, *ids)
         found.update((request.preempted, request.shared > 0) for request in requests)
         return tuple(made)
 
-    exact = product(target, ([0, 1, 1, 0], 2), ([1, 1, 0, 1], 2))
+    exact = product(target, ([0, 1, 1, 0], 3), ([1, 1, 0, 1], 3))
     assert total_variation(enumerate_outcomes(texts), exact) < 1e-12
     assert (0, False) in found and any(lost and again for lost, again in found)
 

@@ -157,17 +157,16 @@ def audit_nanogpt(N: int, words: int, n: int, seed: int, bug: int | None = None)
         rounds = [r for one in made[part] for r in one.rounds]
         said = f"{sum(len(r.emitted) for r in rounds) / len(rounds):.2f} tokens a round"
         gaps = [gap(target, *pair) for pair in zip(asked[part], made[part], strict=True)]
-        longest = [asked[part], [x[: y + 1] for x, y in zip(other, map(alike, pairs), strict=True)]]
-        could = sum((len(x) - 1) // BLOCK * BLOCK for x in longest[name == "other"]) * (i > 0)
+        lengths = [alike(*pair) + 1 for pair in pairs] if name == "other" else map(len, asked[part])
+        could = sum((n - 1) // BLOCK * BLOCK for n in lengths) * (i > 0)  # nothing, of a miss
         own = guesses[5:] if name == "hit" else guesses[:5]
         guessed = any(r.candidates for one in own for r in one.rounds) if own else None
         kinds[name] = Kind(gaps, sum(found[part]), could, said, guessed)
     return kinds
 
 
-def alike(pair: Sequence[Sequence[int]]) -> int:
+def alike(first: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two prompts begin with alike."""
-    first, other = pair
     return next(
         (i for i, (x, y) in enumerate(zip(first, other, strict=False)) if x != y), len(first)
     )
