@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 31374,
-    "lines of the tests": 40695,
+    "lines of the tests": 40709,
     "words of README": 1499,
     "words of the series": 92327,
     "lines of code of the series": 14691,

@@ -5,10 +5,13 @@ import torch
 
 from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.lookahead import LookaheadDraft
+from nanogpt.drafts.lookup import PromptLookupDraft
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import prefill
 from nanogpt.proof.checks import exact_continuations, tensors
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
-from nanogpt.proof.toys import random_draft, random_head, toy_states
+from nanogpt.proof.toys import random_draft, random_head, toy_states, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.memory import Prefixes, Slots
 from nanogpt.serving.paged import block_key
@@ -80,12 +83,23 @@ def test_a_text_that_lost_its_places_finds_its_beginning(way):
     assert (0, False) in found and any(lost and again for lost, again in found)
 
 
+DRAFTS = {
+    "table": random_draft(5),
+    "tree": Grown(random_draft(5), [2, 1], "without"),
+    "transformer": TransformerDraft(toy_target(5, 24, seed=3)),
+    "lookup": PromptLookupDraft(5),
+    "lookahead": LookaheadDraft(5),
+}
+EACH = [pytest.param(x, marks=() if x == "table" else pytest.mark.wide) for x in DRAFTS]
+
+
+@pytest.mark.parametrize("draft", EACH)
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_is_kept_is_a_fresh_prefill_of_what_its_key_names(way):
+def test_whatever_is_kept_is_a_fresh_prefill_of_what_its_key_names(way, draft):
     """Thirty requests that begin alike, some at once, in so few places that what is old goes."""
     target, draws = toy_states(5, 24).remembering(way), torch.Generator().manual_seed(0)
     limits = Limits(3, 64, 5, num_blocks=40, block_size=3)
-    server = Server(target, random_draft(5), 3, limits, seed=0)
+    server = Server(target, DRAFTS[draft], limits=limits, seed=0)
     names, requests = {}, {}
     memory = server.memory
     assert isinstance(memory, Prefixes)
