@@ -12,6 +12,7 @@ import matplotlib as mpl
 
 from nanogpt.measure.sizing import (
     GPUS,
+    GPUSTACK,
     MODELS,
     REACHED,
     Gpu,
@@ -29,7 +30,9 @@ from nanogpt.show.figures import SERIES, STYLE, Picture, measured_beside_predict
 GPT_FAST = "https://github.com/meta-pytorch/gpt-fast"
 QWEN25 = "https://github.com/QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst"
 QWEN3 = "https://qwen.readthedocs.io/en/latest/getting_started/speed_benchmark.html"
-PUBLISHED = (  # plain decoding of one text; all that is sized here, and nothing that calibrates
+NVIDIA = "https://developer.nvidia.com/blog/boost-llama-3-3-70b-inference-throughput-3x-with-nvidia-tensorrt-llm-speculative-decoding/"
+EAGLE3 = "https://huggingface.co/Tengyunw/qwen3_8b_eagle3"
+PUBLISHED = (  # plain decoding; all that is sized here, and nothing that calibrates
     Published("gpt-fast", "llama-3.1-8b", "A100", 1, 2, 100, 93.83, GPT_FAST),
     Published("gpt-fast", "llama-3.1-8b", "A100", 2, 2, 100, 149.10, GPT_FAST),
     Published("gpt-fast", "llama-3.1-8b", "A100", 4, 2, 100, 217.21, GPT_FAST),
@@ -46,6 +49,11 @@ PUBLISHED = (  # plain decoding of one text; all that is sized here, and nothing
     Published("SGLang 0.4.6", "qwen3-32b", "H20", 1, 2, 1000, 20.72, QWEN3),
     Published("SGLang 0.4.6", "qwen3-30b-a3b", "H20", 1, 2, 1000, 137.18, QWEN3),
     Published("SGLang 0.4.6", "qwen3-235b-a22b", "H20", 8, 2, 1000, 74.50, QWEN3),
+    Published("SGLang 0.5.3", "qwen3-8b", "H100", 1, 2, 343, 1e3 / 7.19, GPUSTACK, 4),
+    Published("SGLang 0.5.3", "qwen3-8b", "H100", 1, 1, 343, 1e3 / 5.65, GPUSTACK, 4),
+    Published("TensorRT-LLM 1.2", "qwen3-8b", "H100", 1, 2, 343, 1e3 / 7.67, GPUSTACK, 4),
+    Published("TensorRT-LLM", "llama-3.3-70b", "H200", 1, 1, 500, 51.14, NVIDIA),
+    Published("SGLang", "qwen3-8b", "H200", 1, 2, 500, 187, EAGLE3),
 )
 # Milliseconds of a pass over n new tokens of each of B texts: {(model, tokens cached): {B: one for
 # each n in H200_WIDTHS}}, as examples/gpu/pass_times.py printed them on an NVIDIA H200 (driver 580,

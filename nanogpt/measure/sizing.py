@@ -301,7 +301,8 @@ MODELS = {  # from their config.json files and reports; parameters as the report
 
 
 REACHED = 0.65  # of a data sheet's operations: the products of a crowd in chapter 28, on an H200
-PCIE = 25e9  # bytes a second of an all-reduce of two boards; fits chapter 28's Llama-3.3-70B
+PCIE = 30e9  # bytes a second of an all-reduce without NVLink, and …
+WAIT = 12e-6  # … what each takes besides; both fit chapter 28's Llama-3.3-70B
 
 
 class Gpu(NamedTuple):
@@ -440,10 +441,11 @@ class Plan:
 
     def exchange_seconds(self, model: Shape, T: int) -> float:
         """Two all-reduces a layer of T tokens' numbers, of 2 bytes, round the ring of GPUs."""
-        if not self.link:
+        if not self.link or self.gpus == 1:
             return 0.0
         turns = 2 * (self.gpus - 1) / self.gpus
-        return 2 * model.n_layer * turns * T * model.width * 2 / self.link
+        wait = WAIT if self.link <= PCIE else 0.0  # NVLink's is little more than a start
+        return 2 * model.n_layer * (wait + turns * T * model.width * 2 / self.link)
 
     def pass_seconds(self, model: Shape, B: int, n: int) -> float:
         """A model's pass over n tokens of each of B texts."""
@@ -542,9 +544,9 @@ def alpha_from_tokens(tokens: float, K: int) -> float:
 
 
 class Published(NamedTuple):
-    """A published rate of plain decoding, tokens a second of one text; `context` tokens on average.
+    """A published rate of plain decoding: tokens a second of each of `texts` at once.
 
-    model and gpu are names in MODELS and GPUS.
+    They have `context` tokens on average; model and gpu are names in MODELS and GPUS.
     """
 
     engine: str
@@ -555,6 +557,11 @@ class Published(NamedTuple):
     context: int
     rate: float
     source: str
+    texts: int = 1
+
+    def sized(self, overhead: float = 0.0) -> float:
+        """The rate that its plan foretells."""
+        return 1 / self.plan(overhead).token_seconds(self.texts, 0)
 
     def plan(self, overhead: float = 0.0) -> Plan:
         """The plan that it measures."""
@@ -562,7 +569,8 @@ class Published(NamedTuple):
         return Plan(target, GPUS[self.gpu], self.gpus, context=self.context, overhead=overhead)
 
 
-# An engine and a model each; contexts are the middle of what the sources generate.
+# An engine each, of 2023 to 2025; contexts are the middle of what the sources generate.
+GPUSTACK = "https://docs.gpustack.ai/latest/performance-lab/qwen3-8b/h100-latency/"
 CALIBRATION = (
     Published(
         "SGLang", "llama-3.1-8b", "H100", 1, 2, 500, 158.34,
@@ -576,12 +584,13 @@ CALIBRATION = (
         "vLLM 0.6.3", "qwen2.5-1.5b", "A100", 1, 2, 1000, 183.33,
         "https://github.com/QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst",
     ),
+    Published("vLLM 0.11", "qwen3-8b", "H100", 1, 2, 343, 1e3 / 7.38, GPUSTACK, texts=4),
 )  # fmt: skip
 
 
 def layer_overhead(rates: Sequence[Published] = CALIBRATION) -> float:
     """Seconds that a layer takes besides its roofline: the median of what published rates leave."""
-    left = [1 / row.rate - 1 / row.plan().rate(1, 0) for row in rates]
+    left = [1 / row.rate - 1 / row.sized() for row in rates]
     layers = [MODELS[row.model].n_layer for row in rates]
     return median(seconds / n for seconds, n in zip(left, layers, strict=True))
 
