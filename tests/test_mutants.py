@@ -52,6 +52,7 @@ LONG = {
     "fixed": "rounds frequencies",
     "eagle": "exact rounds frequencies",
     "server": "preemption held memory",
+    "overlap": "alone preemption held memory",  # test_overlap
     "ahead": "exact greedy",  # test_ahead
     "learning": "taught",
     "pairs": "exact",
@@ -184,6 +185,9 @@ SEEN = {  # each serving bug, and which of the checks of its decoder see it
     79: "taught",
     80: "leaving apart",
     81: "lessons",
+    90: "alone preemption",
+    91: "alone product ragged preemption held memory",
+    92: "preemption",
 }
 
 
@@ -399,7 +403,7 @@ def test_what_a_reply_knows_outlives_its_context(decoder, check, module, old, ne
 VERIFIED, PASS = "    ends = [P + len(own)", "    streams, new_kvs = target"
 BATCH, SERVER = (
     "    for seat in seats:\n        seat.text.rest",
-    "        if batch:\n            parts",
+    "        if batch:\n            rows",
 )
 BATCH_AFTER = "    for seat, tree, (p, hidden, new_kvs) in zip("
 SERVER_AFTER = "            for (request, n), (p, hidden, new_kvs) in zip(batch"

@@ -6,6 +6,8 @@ The turn: who gets how much of a pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from time import perf_counter
 
 import matplotlib as mpl
 
@@ -238,6 +240,73 @@ def request_lanes(
     for k, (what, kind, said) in enumerate((*legend, ("loses its places", "rejected", "✗"))):
         box(axes, 12 + 15 * k, y + 6, 3.5, 3.2, said, kind)
         words(axes, 16.2 + 15 * k, y + 7.6, what, ha="left", fontsize=9)
+    return axes.figure
+
+
+PARTS = {"shares": "plan", "batch": "guesses", "verified": "pass", "take_part": "verdict"}
+
+
+def steps_of(server, requests: Sequence[tuple], clock: Callable[[], float] = perf_counter):
+    """{part: mean seconds of a step}, the whole "step" included, and the texts {id: tokens}.
+
+    server: one whose methods may be wrapped. requests: (prompt, new tokens), continued greedily.
+    "ahead": of an OverlapServer, the next step's plan, made while the pass runs.
+    """
+    took = dict.fromkeys(["step", "ahead", *PARTS.values()], 0.0)
+
+    def timed(do: Callable, part: str) -> Callable:
+        def done(*given):
+            began = clock()
+            try:
+                return do(*given)
+            finally:
+                took[part] += clock() - began
+
+        return done
+
+    for name, part in (PARTS | {"foresee": "ahead", "step": "step"}).items():
+        if hasattr(server, name):
+            setattr(server, name, timed(getattr(server, name), part))
+    for request in requests:
+        server.submit(*request, Sampling(0))
+    texts, steps = {}, 0
+    while server.requests or server.finished:
+        texts |= {id: made.tokens for id, made in server.step().items()}
+        steps += 1
+    took["guesses"] -= took["plan"]  # made within `batch`
+    return {part: seconds / steps for part, seconds in took.items()}, texts
+
+
+@mpl.rc_context(STYLE)
+def two_lanes(servers: Mapping[str, Sequence[Mapping[str, float]]], title: str) -> Picture:
+    """Two steps of each server on a time axis: the CPU's work, and beneath it the pass.
+
+    servers: of each name, what `steps_of` says of several runs, of which the medians are drawn;
+    "ahead" is the CPU's during the pass.
+    """
+    axes = picture(title, "ms", "", 8, 1.2 + 1.1 * len(servers))
+    fills = dict(zip(("plan", "guesses", "verdict", "pass"), SERIES, strict=False))
+    for i, runs in enumerate(servers.values()):
+        ms = {part: 1000 * median(run[part] for run in runs) for part in runs[0]}
+        at = 0.0
+        for part in ("plan", "guesses", "pass", "verdict") * 2:
+            bars = [(part, at, ms[part], 3 * i + (part == "pass"))]
+            if part == "pass":
+                bars.append(("plan", at, ms["ahead"], 3 * i))
+            for what, left, wide, y in bars:
+                colour, _, _, hatch = fills[what]
+                look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white"}
+                axes.broken_barh([(left, wide)], (y, 0.8), linewidth=0, **look)
+            at += ms[part]
+    ends = [f"{name}: {lane}" for name in servers for lane in ("CPU", "pass")]
+    axes.set_yticks([3 * (i // 2) + i % 2 + 0.4 for i in range(len(ends))], ends)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    marks = [
+        mpl.patches.Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=part)
+        for part, (colour, _, _, hatch) in fills.items()
+    ]
+    axes.figure.legend(handles=marks, loc="outside lower left", ncols=4)
     return axes.figure
 
 

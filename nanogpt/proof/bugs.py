@@ -533,4 +533,32 @@ BUGS = [
         also=(
             ("request.past_kvs = self.kept", "request.past_kvs = request.slot = self.kept"),
         )),
+    Bug(90, "a step planned ahead knows the rules as they were before the last verdict", "biased",
+        "serving/overlap",
+        "            return self.verify(*given)\n",
+        "            now = [request.past for request, _ in batch]\n"
+        "            for request, _ in batch:\n"
+        "                request.past = getattr(request, 'known', request.past)\n"
+        "            rows = self.verify(*given)\n"
+        "            for (request, _), past in zip(batch, now):\n"
+        "                request.past = request.known = past\n"
+        "            return rows\n",
+        "alone", "vllm-project/vllm#26467 (penalties); sgl-project/sglang#25361 (a grammar)",
+        decoder="overlap"),
+    Bug(91, "a step planned ahead reads what stood in the place of a token not yet known", "biased",
+        "serving/overlap",
+        "        made = self.worker.submit(verified, *self.inputs(batch))\n",
+        "        parts, trees, rows = self.inputs(batch)\n"
+        "        parts = [part._replace(tokens=[getattr(request, 'known', part.tokens[0])])\n"
+        "                 for part, (request, _) in zip(parts, batch)]\n"
+        "        made = self.worker.submit(verified, parts, trees, rows)\n",
+        "alone", "vllm-project/vllm#40768, #46899 (there, -1)", decoder="overlap", also=(
+            ("                guesses = len", "                request.known = request.tokens[-1]\n"
+             "                guesses = len"),
+        )),
+    Bug(92, "a step is planned ahead with places for one token of each, as if no guess were kept",
+        "error", "serving/overlap",
+        "most + guesses + 1,", "most + 1,",
+        "preemption", "NVIDIA/TensorRT-LLM#16280 (a round ahead of the capacity)",
+        decoder="overlap"),
 ]  # fmt: skip

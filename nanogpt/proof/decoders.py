@@ -30,6 +30,7 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate, one_each
 from nanogpt.serving.budget import budget_generate
 from nanogpt.serving.constraints import Constraints, complete
+from nanogpt.serving.overlap import OverlapServer
 from nanogpt.serving.paged import BlockPool, on_pool
 from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, speculative_generate
@@ -186,16 +187,17 @@ def server_decoder(
     stop_token=None,
     constraints=Constraints(),
     in_turn=False,
+    kind=Server,
     **settings,
 ) -> list[Generation]:
-    """A `Server` with batch_generate's arguments, and its own by name. Its seed is 0.
+    """A server of a kind, with batch_generate's arguments, and its own by name. Its seed is 0.
 
     The server's K is the largest of all, and a request's draft step guesses no more than its own.
     in_turn: each request comes when the one before is answered.
     """
     B, Ks = len(prompts), one_each(K, len(prompts))
     settings = {"limits": Limits(B, max(256, B)), "seed": 0} | settings
-    server = Server(target, draft, max(Ks), **settings)
+    server = kind(target, draft, max(Ks), **settings)
 
     def steps(K):
         def propose(draft, text, most, *how):
@@ -279,6 +281,11 @@ KINDS = {
     "eagle": Kind(eagle_decoder, TREES.replace(" draft", " incremental alpha"), "19"),
     "batch": Kind(batch_generate, SOME, "23"),
     "server": Kind(server_decoder, SOME + " preemption turns held memory", "24"),
+    "overlap": Kind(
+        functools.partial(server_decoder, kind=OverlapServer),
+        SOME + " preemption turns held memory",
+        "24",
+    ),
     "paged": Kind(paged_decoder, SOME + " pool publish leftovers", "25"),
     "ahead": Kind(ahead_decoder, ONE + " acceptance draft outcomes", "26"),
     "same": Kind(same_decoder, "same fair", "30"),

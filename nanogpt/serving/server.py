@@ -404,6 +404,12 @@ class Server:
         request.tree, request.preempted = None, request.preempted + 1
         return request
 
+    def begin(self) -> None:
+        """The first that waits runs, and begins with what is there already."""
+        request = self.queue.begin()
+        request.began = self.clock() if request.began is None else request.began
+        self.memory.begin(request)
+
     def shares(self) -> list[int]:
         """How many known tokens of each request that runs the next pass has.
 
@@ -424,9 +430,7 @@ class Server:
             self.preempt()
             new = False
         while self.running < len(num_scheduled_tokens):
-            request = queue.begin()
-            request.began = self.clock() if request.began is None else request.began
-            self.memory.begin(request)
+            self.begin()
         pairs = zip(queue.running, num_scheduled_tokens, strict=True)
         return [min(n, request.to_do) for request, n in pairs]
 
@@ -494,6 +498,19 @@ class Server:
             self.memory.trim(request)
             self.memory.reserve(request, n)
 
+    def inputs(self, batch: Sequence[tuple[Request, int]]) -> tuple:
+        """What a pass needs of each who takes part: part, guesses, what makes p of logits."""
+        parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
+        return parts, trees, [request.rows for request, _ in batch]
+
+    def verified(self, batch: Sequence[tuple[Request, int]]) -> list:
+        """One pass: of each who takes part its p, hidden and new_kvs, as `Request.take_part`'s."""
+        return self.verify(*self.inputs(batch))
+
+    def verify(self, parts, trees, samplings) -> list:
+        """`verify_batch`, with the layers that the draft reads."""
+        return verify_batch(self.target, parts, trees, samplings, [self.layers] * len(parts))
+
     def advance(self) -> None:
         """One pass for all that fit.
 
@@ -511,11 +528,8 @@ class Server:
                 f"and {self.memory.free([])} are free: others hold the rest"
             )
         if batch:
-            parts, trees = zip(*[request.part(n) for request, n in batch], strict=True)
-            samplings = [request.rows for request, _ in batch]
-            layers = [self.layers] * len(parts)
-            verified = verify_batch(self.target, parts, trees, samplings, layers)
-            for (request, n), (p, hidden, new_kvs) in zip(batch, verified, strict=True):
+            rows = self.verified(batch)
+            for (request, n), (p, hidden, new_kvs) in zip(batch, rows, strict=True):
                 seen = hidden if self.reads else None
                 self.safely(request, self.take_part, request, n, p, seen, new_kvs)
         self.retire()

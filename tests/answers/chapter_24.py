@@ -92,25 +92,6 @@ def my_next(waiting, patience):
     return (waited >= patience).argmax() if (waited >= patience).any() else to_do.argmin()
 """,
     ],
-    2: [
-        """
-def my_goodput(requests, begin, end, ttft, tpot):
-    good = [
-        r for r in requests
-        if begin < r[2] <= end and r[1] - r[0] <= ttft
-        and (r[3] == 1 or (r[2] - r[1]) / (r[3] - 1) <= tpot)
-    ]
-    return len(good) / (end - begin)
-""",
-        """
-def my_goodput(requests, begin, end, ttft, tpot):
-    if not requests:
-        return 0.0
-    arrived, first, done, tokens = np.array(requests).T
-    in_time = (first - arrived <= ttft) & (done - first <= tpot * (tokens - 1))
-    return (in_time & (begin < done) & (done <= end)).sum() / (end - begin)
-""",
-    ],
 }
 WRONG = {
     0: [
@@ -244,72 +225,6 @@ def my_next(waiting, patience):
             """
 def my_next(waiting, patience):
     return min(range(len(waiting)), key=lambda i: waiting[i][0] - waiting[i][1] / patience)
-""",
-            "not",
-        ),
-    ],
-    2: [
-        ("def my_goodput(*_): pass", "nothing came back"),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # tokens
-    good = [n for a, f, d, n in requests if begin < d <= end and f - a <= ttft]
-    return sum(good) / (end - begin)
-""",
-            "one in time",
-        ),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # the promise of the first token only
-    good = [n for a, f, d, n in requests if begin < d <= end and f - a <= ttft]
-    return len(good) / (end - begin)
-""",
-            "slow after the first",
-        ),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # one token too many in the mean
-    good = [n for a, f, d, n in requests
-            if begin < d <= end and f - a <= ttft and (d - f) / n <= tpot]
-    return len(good) / (end - begin)
-""",
-            "slow after the first",
-        ),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # whoever arrived in the window
-    good = [n for a, f, d, n in requests
-            if begin <= a and d <= end and f - a <= ttft and d - f <= tpot * (n - 1)]
-    return len(good) / (end - begin)
-""",
-            "not",
-        ),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # until the last is done
-    good = [n for a, f, d, n in requests if begin < d <= end and f - a <= ttft
-            and d - f <= tpot * (n - 1)]
-    return len(good) / (max([end, *(d for _, _, d, _ in requests)]) - begin)
-""",
-            "done after the window",
-        ),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # of any time
-    good = [n for a, f, d, n in requests if f - a <= ttft and d - f <= tpot * (n - 1)]
-    return len(good) / (end - begin)
-""",
-            "the window",
-        ),
-        (
-            """
-def my_goodput(requests, begin, end, ttft, tpot):  # all or nothing: the means
-    inside = [r for r in requests if begin < r[2] <= end]
-    if not inside:
-        return 0
-    mean = sum(f - a for a, f, _, _ in inside) / len(inside)
-    each = sum((d - f) / max(1, n - 1) for _, f, d, n in inside) / len(inside)
-    return len(inside) * (mean <= ttft and each <= tpot) / (end - begin)
 """,
             "not",
         ),
