@@ -1,6 +1,7 @@
 """Draft lengths chosen while decoding: exact, within bounds, and sensible."""
 
 import functools
+import itertools
 import math
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from nanogpt.drafts.adaptive import (
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import Round
 from nanogpt.proof.checks import CHECKS, exact_continuations
+from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.decoders import decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
@@ -202,28 +204,30 @@ def test_a_policy_is_asked_before_each_draw_of_a_draft_that_could_make_its_chain
 
 
 def runs_of(policy, tokens, n=120):
-    """[(K, for how many rounds), …] on a text whose i-th round with guesses emits tokens(i)."""
-    rounds, runs, guessed = [], [], 0
+    """[[K, for how many rounds], …] on a text whose i-th round with guesses emits tokens(i)."""
+    rounds, runs = [], []
     for _ in range(n):
-        K, more = policy(rounds)
-        assert more is None
+        K, _ = policy(rounds)
+        guessed = sum(bool(r.candidates) for r in rounds)
         rounds += rounds_of([(tokens(guessed) - 1, K)] if K else [(0, 0)])
-        guessed += K > 0
-        runs = (
-            [*runs[:-1], (K, runs[-1][1] + 1)]
-            if runs[-1:] and runs[-1][0] == K
-            else [*runs, (K, 1)]
-        )
+        if not runs or runs[-1][0] != K:
+            runs.append([K, 0])
+        runs[-1][1] += 1
     return runs
 
 
+TRIED = functools.partial(while_it_pays, 3, 1.5, 2.0, memory=2)
+
+
 def test_each_try_that_fails_doubles_the_pause_and_one_that_pays_ends_that():
-    policy = while_it_pays(3, 1.5, 2.0, memory=2, pause=4)
+    policy = TRIED(pause=4)
     bad = runs_of(policy, lambda i: 1)  # the mean: 1.75, 1.375
-    assert bad[:8] == [(3, 1), (0, 4), (3, 1), (0, 8), (3, 1), (0, 16), (3, 1), (0, 32)]
+    assert bad[:7] == [[3, 1], [0, 4], [3, 1], [0, 8], [3, 1], [0, 16], [3, 1]]
     better = runs_of(policy, lambda i: 3 if i == 2 else 1)  # 1.75, 2.375, 1.69, 1.34
-    assert better[3:8] == [(0, 8), (3, 3), (0, 4), (3, 1), (0, 8)]
-    assert runs_of(policy, lambda i: 2) == [(3, 120)]
+    assert better[3:8] == [[0, 8], [3, 3], [0, 4], [3, 1], [0, 8]]
+    assert policy(rounds_of([(0, 0)] * 9))[0] == 3, "without room, nothing is said of guesses"
+    with pytest.raises(ValueError, match="low < high"):
+        while_it_pays(2, 1.5, 1.5)
 
 
 def test_a_text_at_the_border_does_not_flip():
@@ -235,125 +239,87 @@ def test_a_text_at_the_border_does_not_flip():
     assert flips[0.4] == 0 and flips[1e-9] > 20, "the second shows that the first is no accident"
 
 
-def test_a_round_without_room_says_nothing_of_the_guesses():
-    policy = while_it_pays(3, 1.5, 2.0, memory=2, pause=4)
-    assert policy(rounds_of([(0, 0)] * 9)) == (3, None)
-    assert policy(rounds_of([(0, 3)])) == (0, None)
+TOY, PAYS = toy_target(2, 8, seed=1), functools.partial(while_it_pays, 2, 1.6, 1.9, 1, 1)
+EITHER = pytest.mark.parametrize(
+    "draft", [random_draft(2), TransformerDraft(toy_target(2, 8, seed=3))], ids=["table", "cache"]
+)
 
 
-def test_one_policy_for_several_texts_judges_each_by_its_own_rounds():
-    """By whatever was asked before, and in whichever order: as a new one that sees it all."""
-    random, texts = RandomSource(5), [[], [], []]
-    made = [while_it_pays(3, 1.5, 2.0, memory=2, pause=2) for _ in range(2)]
-    for _ in range(300):
-        rounds = texts[random.categorical([0.5, 0.3, 0.2])]
-        K = made[0](rounds)[0]
-        fresh = while_it_pays(3, 1.5, 2.0, memory=2, pause=2)
-        assert K == fresh(list(rounds))[0] == made[1](rounds[:])[0]
-        rounds += rounds_of([(random.categorical([0.6, 0.2, 0.1, 0.1]), 3)] if K else [(0, 0)])
-    assert all({0, 3} == {len(r.candidates) for r in rounds} for rounds in texts)
-
-
-@pytest.mark.parametrize("wrong", [{"high": 1.5}, {"memory": 0.5}, {"pause": 0}])
-def test_bars_that_touch_are_refused(wrong):
-    with pytest.raises(ValueError, match="low < high"):
-        while_it_pays(**{"K": 2, "low": 1.5, "high": 2.0, **wrong})
-
-
-PAYS = functools.partial(while_it_pays, 2, 1.6, 1.9, memory=2, pause=1)  # flips within a toy's text
-WITH_A_CACHE = TransformerDraft(toy_target(2, 8, seed=3))
-
-
-def alone(prompt, n, draft, noted=None, **how):
-    """The exact distribution of a toy's text; notes each round's guesses."""
-
-    def program(rng):
-        made = speculative_generate(toy_target(2, 8, seed=1), draft, prompt, n, rng=rng, **how)
-        if noted is not None:
-            noted.add(tuple(len(r.candidates) for r in made.rounds))
-        return tuple(made.tokens)
-
-    return enumerate_outcomes(program)
-
-
-@pytest.mark.parametrize("draft", [random_draft(2), WITH_A_CACHE], ids=["table", "cache"])
+@EITHER
 def test_text_with_pauses_is_the_targets_own(draft):
-    own, noted = exact_continuations(toy_target(2, 8, seed=1), 6, Sampling()), set()
-    made = alone([0, 1], 6, draft, noted, **chosen_by(PAYS()))
-    assert total_variation(made, own) <= 1e-12
-    assert any(n[0] and not n[1] and n[2] for n in noted if len(n) > 2), "off, and on again"
+    seen = set()
 
-    def peeking(own, text, K, sampling, rng):  # this round's guesses, and then whether to guess
+    def peeking(own, text, K, sampling, rng):  # at this round's guesses: may it pay?
         tokens, q = own.draw(text.tokens, min(2, text.room), sampling, rng)
         worth = 1 + sum(float(row[token]) for token, row in zip(tokens, q, strict=True))
         return (tokens, q) if worth >= 1.6 else ([], q[:0])
 
-    peeked = alone([0, 1], 6, draft, steps=replace(CHAIN, draft=peeking))
-    assert total_variation(peeked, own) > 1e-3
+    def off(n, step):
+        def program(rng):
+            how = {"rng": rng, "steps": replace(CHAIN, draft=step)}
+            made = speculative_generate(TOY, draft, [0, 1], n, **how)
+            seen.add(tuple(len(r.candidates) > 0 for r in made.rounds[:3]))
+            return tuple(made.tokens)
+
+        return total_variation(enumerate_outcomes(program), exact_continuations(TOY, n, Sampling()))
+
+    assert off(5, adaptive.adaptive(PAYS())) <= 1e-12
+    assert (True, False, True) in seen, "off, and on again"
+    assert off(3, peeking) > 1e-3
 
 
 def test_a_draft_with_a_cache_reads_after_a_pause_what_was_written_in_it():
-    model = toy_target(5, 16, seed=3)
-    made = speculative_generate(
-        toy_target(5, 16), TransformerDraft(model), [0, 1], 60, **chosen_by(PAYS(pause=5))
-    )
-    text, paused, late = [0, 1], 0, 0
-    for r in made.rounds:
+    target, model, text, paused = toy_target(5, 16), toy_target(5, 16, seed=3), [0, 1], []
+    how = chosen_by(while_it_pays(2, 1.6, 1.9, 1, 5))
+    for r in speculative_generate(target, TransformerDraft(model), text, 60, **how).rounds:
         for i, q in enumerate(r.draft_probs):
-            context = text + r.candidates[:i]
-            assert (q - TransformerDraft(model).get_probs(context)).abs().max() < 1e-9
-        paused, late = (0, late + (paused > 4)) if r.candidates else (paused + 1, late)
-        text += r.emitted
-    assert late >= 2, "it paused, and guessed again"
+            right = TransformerDraft(model).get_probs(text + r.candidates[:i])
+            assert (q - right).abs().max() < 1e-9
+        paused.append(0 if r.candidates else paused[-1] + 1)
+        text = text + r.emitted
+    assert sum(a > 4 and b == 0 for a, b in itertools.pairwise(paused)) >= 2, "on again, twice"
 
 
-def of_a_request(policy):
-    """A request's own steps in a server: its guesses are as many as the policy says."""
+def written(target, draft, requests, limits=Limits()):
+    """What a server writes for requests (prompt, n, rng, policy), each with steps of its own."""
 
-    def propose(draft, text, most, *how):
-        return propose_tree(draft, text, min(most, policy(text.rounds)[0]), *how)
+    def steps(policy):
+        def propose(draft, text, most, *how):
+            return propose_tree(draft, text, min(most, policy(text.rounds)[0]), *how)
 
-    return replace(TREE, draft=propose)
+        return replace(TREE, draft=propose) if policy else TREE
 
-
-def written(server, requests):
-    """What a server writes for (prompt, n, rng, steps) each, and how many guesses each round."""
-    ids = [
-        server.submit(prompt, n, Sampling(), rng, steps=steps) for prompt, n, rng, steps in requests
-    ]
-    done = {}
-    while len(done) < len(ids):
+    server, done = Server(target, draft, 2, limits), {}
+    for prompt, n, rng, policy in requests:
+        server.submit(prompt, n, Sampling(), rng, steps=steps(policy))
+    while server.requests:
         done |= server.step()
-    return [done[i] for i in ids]
+    return [done[i] for i in range(len(requests))]
 
 
-@pytest.mark.parametrize("draft", [random_draft(2), WITH_A_CACHE], ids=["table", "cache"])
-def test_the_texts_of_a_server_with_pauses_are_the_product_of_each_alone(draft):
-    """Two requests, each with a policy of its own, in so few places that one is preempted."""
-    two, noted = [([0, 1], 4), ([1], 3)], set()
+@EITHER
+def test_two_in_a_server_pause_and_are_the_product_of_each_alone(draft):
+    """In so few places that one is preempted, each with a policy of its own."""
+    two, paused = [([0, 1], 4), ([1], 3)], set()
 
     def program(rng):
-        server = Server(toy_target(2, 8, seed=1), draft, 2, Limits(2, num_blocks=6))
-        made = written(server, [(*asked, rng, of_a_request(PAYS())) for asked in two])
-        noted.update(len(r.candidates) for m in made for r in m.rounds[1:-1])
+        asked = [(*request, rng, PAYS()) for request in two]
+        made = written(TOY, draft, asked, Limits(2, num_blocks=6))
+        paused.update(PAYS()(m.rounds[:1])[0] == 0 < len(m.rounds[1:]) for m in made)
         return tuple(tuple(m.tokens) for m in made)
 
-    a, b = (alone(*asked, draft) for asked in two)
-    product = {(x, y): a[x] * b[y] for x in a for y in b}
-    assert total_variation(enumerate_outcomes(program), product) <= 1e-12 and 0 in noted
+    assert total_variation(enumerate_outcomes(program), product_of(TOY, two)) <= 1e-12
+    assert True in paused
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_in_a_server_each_pauses_as_it_does_alone(shared):
-    """Some with a policy, some without; one policy may serve them all."""
+def test_in_a_server_each_pauses_as_it_does_alone():
+    """Two share a policy, one has none, two have one each."""
     target, draft = toy_target(5, 16), TransformerDraft(toy_target(5, 16, seed=3))
-    one, server = PAYS(), Server(target, draft, 2)
-    asked = [([i % 5, 1], 20 + i, None if i == 2 else one if shared else PAYS()) for i in range(5)]
-    steps = [TREE if policy is None else of_a_request(policy) for *_, policy in asked]
-    requests = [(p, n, RandomSource(i), steps[i]) for i, (p, n, _) in enumerate(asked)]
-    for i, made in enumerate(written(server, requests)):
-        prompt, n, policy = asked[i]
+    one, prompts = PAYS(), [[i, 1] for i in range(5)]
+    policies = [one, one, None, PAYS(), PAYS()]
+    asked = [(x, 20 + x[0], RandomSource(x[0]), policies[x[0]]) for x in prompts]
+    for (prompt, n, _, policy), made in zip(asked, written(target, draft, asked), strict=True):
         how = chosen_by(PAYS()) if policy else {"K": 2}
-        single = speculative_generate(target, draft, prompt, n, rng=RandomSource(i), **how)
-        assert made.tokens == single.tokens
-        assert [r.candidates for r in made.rounds] == [r.candidates for r in single.rounds]
+        own = speculative_generate(target, draft, prompt, n, rng=RandomSource(prompt[0]), **how)
+        assert made.tokens == own.tokens
+        assert [r.candidates for r in made.rounds] == [r.candidates for r in own.rounds]
