@@ -1,4 +1,4 @@
-"""Chapter 12: the judge of *Your turn*, and the chapter's own pictures.
+"""Chapter 12: the judge of *Your turn*, a draft that is lost, and the chapter's own pictures.
 
 The turn: a policy that looks back on the last rounds.
 """
@@ -10,10 +10,29 @@ from collections.abc import Callable, Sequence
 import matplotlib as mpl
 import numpy as np
 import torch
+from torch import Tensor
 
 from nanogpt.generate import Round
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, DRAFT, REJECTED, STYLE, Picture, picture, shown
+from nanogpt.speculative import Draft
+
+
+class Lost(Draft):
+    """A draft that is lost wherever lost(context) is true: it says q (V,) of the wrong letters.
+
+    A guess costs what it costs the draft.
+    """
+
+    def __init__(self, draft: Draft, lost: Callable[[Sequence[int]], bool]):
+        self.draft, self.lost, self.vocab_size = draft, lost, draft.vocab_size
+
+    def fresh(self) -> Lost:
+        return Lost(self.draft.fresh(), self.lost)
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        q = self.draft.get_probs(context)
+        return q.roll(1) if self.lost(context) else q
 
 
 class CountedRounds(list):
