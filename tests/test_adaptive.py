@@ -204,24 +204,21 @@ def test_a_policy_is_asked_before_each_draw_of_a_draft_that_could_make_its_chain
 
 
 def runs_of(policy, tokens, n=120):
-    """[[K, for how many rounds], …] on a text whose i-th round with guesses emits tokens(i)."""
-    rounds, runs = [], []
+    """[(K, for how many rounds), …] on a text whose i-th round with guesses emits tokens(i)."""
+    rounds, Ks = [], []
     for _ in range(n):
-        K, _ = policy(rounds)
-        guessed = sum(bool(r.candidates) for r in rounds)
-        rounds += rounds_of([(tokens(guessed) - 1, K)] if K else [(0, 0)])
-        if not runs or runs[-1][0] != K:
-            runs.append([K, 0])
-        runs[-1][1] += 1
-    return runs
+        i, K = sum(map(bool, Ks)), policy(rounds)[0]
+        rounds += rounds_of([(tokens(i) - 1, K)] if K else [(0, 0)])
+        Ks.append(K)
+    return [(K, len(list(run))) for K, run in itertools.groupby(Ks)]
 
 
 def test_each_try_that_fails_doubles_the_pause_and_one_that_pays_ends_that():
     policy = while_it_pays(3, 1.4, 2.0, memory=3, pause=4)
     bad = runs_of(policy, lambda i: 1)  # the mean, in each try: 1.7, 1.47, 1.31
-    assert bad[:7] == [[3, 2], [0, 4], [3, 2], [0, 8], [3, 2], [0, 16], [3, 2]]
+    assert bad[:7] == [(3, 2), (0, 4), (3, 2), (0, 8), (3, 2), (0, 16), (3, 2)]
     better = runs_of(policy, lambda i: 3 if i == 4 else 1)  # 1.7, 2.13, 1.76, 1.5, 1.34
-    assert better[3:8] == [[0, 8], [3, 4], [0, 4], [3, 2], [0, 8]]
+    assert better[3:8] == [(0, 8), (3, 4), (0, 4), (3, 2), (0, 8)]
     assert policy(rounds_of([(0, 0)] * 9))[0] == 3, "without room, nothing is said of guesses"
     with pytest.raises(ValueError, match="low < high"):
         while_it_pays(2, 1.5, 1.5)
@@ -230,10 +227,10 @@ def test_each_try_that_fails_doubles_the_pause_and_one_that_pays_ends_that():
 def test_a_text_at_the_border_does_not_flip():
     """Rounds of 1 and 3 tokens in turn, where 2 are worth it: between the bars, all stays."""
     flips = {}
-    for band in (0.4, 1e-9):
-        policy = while_it_pays(2, 2 - band, 2 + band, memory=8, pause=1)
+    for band in (0.4, 1e-9):  # the second shows that the first is no accident
+        policy = while_it_pays(2, 2 - band, 2 + band, pause=1)
         flips[band] = len(runs_of(policy, lambda i: 1 + 2 * (i % 2))) - 1
-    assert flips[0.4] == 0 and flips[1e-9] > 20, "the second shows that the first is no accident"
+    assert flips[0.4] == 0 and flips[1e-9] > 20
 
 
 TOY, PAYS = toy_target(2, 8, seed=1), functools.partial(while_it_pays, 2, 1.6, 1.9, 1, 1)
@@ -296,12 +293,11 @@ def written(target, draft, requests, limits=Limits()):
 
 @EITHER
 def test_two_in_a_server_pause_and_are_the_product_of_each_alone(draft):
-    """In so few places that one is preempted, each with a policy of its own."""
     two, paused = [([0, 1], 4), ([1], 3)], set()
 
     def program(rng):
         asked = [(*request, rng, PAYS()) for request in two]
-        made = written(TOY, draft, asked, Limits(2, num_blocks=6))
+        made = written(TOY, draft, asked, Limits(2, num_blocks=6))  # one is preempted
         paused.update(PAYS()(m.rounds[:1])[0] == 0 < len(m.rounds[1:]) for m in made)
         return tuple(tuple(m.tokens) for m in made)
 
