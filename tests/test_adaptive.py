@@ -1,5 +1,7 @@
 """Draft lengths chosen while decoding: exact, within bounds, and sensible."""
 
+import functools
+import itertools
 import math
 from dataclasses import replace
 
@@ -16,14 +18,20 @@ from nanogpt.drafts.adaptive import (
     draft_entropy,
     features,
     fit_stop,
+    while_it_pays,
 )
+from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.generate import Round
-from nanogpt.proof.checks import CHECKS
+from nanogpt.proof.checks import CHECKS, exact_continuations
+from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.decoders import decoder
+from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
+from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import CHAIN, Draft, draft_tokens, speculative_generate
 from nanogpt.theory import best_K
+from nanogpt.trees.loop import TREE, propose_tree
 
 POLICIES = {
     "acceptance": by_acceptance(0.02, lambda K: 1 + 0.03 * K),
@@ -190,3 +198,121 @@ def test_a_policy_is_asked_before_each_draw_of_a_draft_that_could_make_its_chain
     asked = {**chosen_by(lambda rounds: (4, lambda q, n: n < 2)), "rng": RandomSource(0)}
     made = speculative_generate(toy_target(2, 8), AtOnce(), [0], 12, **asked)
     assert max(len(r.candidates) for r in made.rounds) == 2
+
+
+# ---- guessing only while it pays
+
+
+def runs_of(policy, tokens, n=120):
+    """[(K, for how many rounds), …] on a text whose i-th round with guesses emits tokens(i)."""
+    rounds, Ks = [], []
+    for _ in range(n):
+        i, K = sum(map(bool, Ks)), policy(rounds)[0]
+        rounds += rounds_of([(tokens(i) - 1, K)] if K else [(0, 0)])
+        Ks.append(K)
+    return [(K, len(list(run))) for K, run in itertools.groupby(Ks)]
+
+
+def test_each_try_that_fails_doubles_the_pause_and_one_that_pays_ends_that():
+    policy = while_it_pays(3, 1.4, 2.0, memory=3, pause=4)
+    bad = runs_of(policy, lambda i: 1)  # the mean, in each try: 1.7, 1.47, 1.31
+    assert bad[:7] == [(3, 2), (0, 4), (3, 2), (0, 8), (3, 2), (0, 16), (3, 2)]
+    better = runs_of(policy, lambda i: 3 if i == 4 else 1)  # 1.7, 2.13, 1.76, 1.5, 1.34
+    assert better[3:8] == [(0, 8), (3, 4), (0, 4), (3, 2), (0, 8)]
+    assert policy(rounds_of([(0, 0)] * 9))[0] == 3, "without room, nothing is said of guesses"
+    with pytest.raises(ValueError, match="low < high"):
+        while_it_pays(2, 1.5, 1.5)
+
+
+def test_a_text_at_the_border_does_not_flip():
+    """Rounds of 1 and 3 tokens in turn, where 2 are worth it: between the bars, all stays."""
+    flips = {}
+    for band in (0.4, 1e-9):  # the second shows that the first is no accident
+        policy = while_it_pays(2, 2 - band, 2 + band, pause=1)
+        flips[band] = len(runs_of(policy, lambda i: 1 + 2 * (i % 2))) - 1
+    assert flips[0.4] == 0 and flips[1e-9] > 20
+
+
+TOY, PAYS = toy_target(2, 8, seed=1), functools.partial(while_it_pays, 2, 1.6, 1.9, 1, 1)
+EITHER = pytest.mark.parametrize(
+    "draft", [random_draft(2), TransformerDraft(toy_target(2, 8, seed=3))], ids=["table", "cache"]
+)
+
+
+@EITHER
+def test_text_with_pauses_is_the_targets_own(draft):
+    seen = set()
+
+    def peeking(own, text, K, sampling, rng):  # at this round's guesses: may it pay?
+        tokens, q = own.draw(text.tokens, min(2, text.room), sampling, rng)
+        worth = 1 + sum(float(row[token]) for token, row in zip(tokens, q, strict=True))
+        return (tokens, q) if worth >= 1.6 else ([], q[:0])
+
+    def off(n, step):
+        def program(rng):
+            how = {"rng": rng, "steps": replace(CHAIN, draft=step)}
+            made = speculative_generate(TOY, draft, [0, 1], n, **how)
+            seen.add(tuple(len(r.candidates) > 0 for r in made.rounds[:3]))
+            return tuple(made.tokens)
+
+        return total_variation(enumerate_outcomes(program), exact_continuations(TOY, n, Sampling()))
+
+    assert off(5, adaptive.adaptive(PAYS())) <= 1e-12
+    assert (True, False, True) in seen, "off, and on again"
+    assert off(3, peeking) > 1e-3
+
+
+def test_a_draft_with_a_cache_reads_after_a_pause_what_was_written_in_it():
+    target, model, text, paused = toy_target(5, 16), toy_target(5, 16, seed=3), [0, 1], []
+    how = chosen_by(while_it_pays(2, 1.6, 1.9, 1, 5))
+    for r in speculative_generate(target, TransformerDraft(model), text, 60, **how).rounds:
+        for i, q in enumerate(r.draft_probs):
+            right = TransformerDraft(model).get_probs(text + r.candidates[:i])
+            assert (q - right).abs().max() < 1e-9
+        paused.append(0 if r.candidates else paused[-1] + 1)
+        text = text + r.emitted
+    assert sum(a > 4 and b == 0 for a, b in itertools.pairwise(paused)) >= 2, "on again, twice"
+
+
+def written(target, draft, requests, limits=Limits()):
+    """What a server writes for requests (prompt, n, rng, policy), each with steps of its own."""
+
+    def steps(policy):
+        def propose(draft, text, most, *how):
+            return propose_tree(draft, text, min(most, policy(text.rounds)[0]), *how)
+
+        return replace(TREE, draft=propose) if policy else TREE
+
+    server, done = Server(target, draft, 2, limits), {}
+    for prompt, n, rng, policy in requests:
+        server.submit(prompt, n, Sampling(), rng, steps=steps(policy))
+    while server.requests:
+        done |= server.step()
+    return [done[i] for i in range(len(requests))]
+
+
+@EITHER
+def test_two_in_a_server_pause_and_are_the_product_of_each_alone(draft):
+    two, paused = [([0, 1], 4), ([1], 3)], set()
+
+    def program(rng):
+        asked = [(*request, rng, PAYS()) for request in two]
+        made = written(TOY, draft, asked, Limits(2, num_blocks=6))  # one is preempted
+        paused.update(PAYS()(m.rounds[:1])[0] == 0 < len(m.rounds[1:]) for m in made)
+        return tuple(tuple(m.tokens) for m in made)
+
+    assert total_variation(enumerate_outcomes(program), product_of(TOY, two)) <= 1e-12
+    assert True in paused
+
+
+def test_in_a_server_each_pauses_as_it_does_alone():
+    """Two share a policy, one has none, two have one each."""
+    target, draft = toy_target(5, 16), TransformerDraft(toy_target(5, 16, seed=3))
+    one, prompts = PAYS(), [[i, 1] for i in range(5)]
+    policies = [one, one, None, PAYS(), PAYS()]
+    asked = [(x, 20 + x[0], RandomSource(x[0]), policies[x[0]]) for x in prompts]
+    for (prompt, n, _, policy), made in zip(asked, written(target, draft, asked), strict=True):
+        how = chosen_by(PAYS()) if policy else {"K": 2}
+        own = speculative_generate(target, draft, prompt, n, rng=RandomSource(prompt[0]), **how)
+        assert made.tokens == own.tokens
+        assert [r.candidates for r in made.rounds] == [r.candidates for r in own.rounds]

@@ -1,19 +1,82 @@
-"""Chapter 12: the judge of *Your turn*, and the chapter's own pictures.
+"""Chapter 12: the judge of *Your turn*, a draft that is lost, a race, the chapter's own pictures.
 
 The turn: a policy that looks back on the last rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 
 import matplotlib as mpl
 import numpy as np
 import torch
+from torch import Tensor
 
-from nanogpt.generate import Round
+from nanogpt.generate import Generation, Round
+from nanogpt.measure.clock import clock
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, DRAFT, REJECTED, STYLE, Picture, picture, shown
+from nanogpt.speculative import Draft
+
+
+class Lost(Draft):
+    """A draft that is lost wherever lost(context) is true: it says q (V,) of the wrong letters.
+
+    A guess costs what it costs the draft.
+    """
+
+    def __init__(self, draft: Draft, lost: Callable[[Sequence[int]], bool]):
+        self.draft, self.lost, self.vocab_size = draft, lost, draft.vocab_size
+
+    def fresh(self) -> Lost:
+        """One for another text, lost in the same places."""
+        return Lost(self.draft.fresh(), self.lost)
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """The draft's q (V,), or where it is lost, each letter's chance for the next one."""
+        q = self.draft.get_probs(context)
+        return q.roll(1) if self.lost(context) else q
+
+
+def race(
+    names: Sequence, prompts: Sequence, decode: Callable[..., Generation]
+) -> tuple[dict[Hashable, np.ndarray], dict[Hashable, list[Round]]]:
+    """{name: seconds of decode(name, prompt) for each prompt}, all in turn; and {name: rounds}."""
+    seconds: dict = {name: [] for name in names}
+    rounds: dict = {name: [] for name in names}
+    for turn, prompt in enumerate([prompts[0], *prompts]):  # the first: warm-up
+        first = turn % len(names)
+        for name in [*names[first:], *names[:first]]:
+            took, made = clock(functools.partial(decode, name, prompt))
+            if turn:
+                seconds[name].append(took)
+                rounds[name] += made.rounds
+    return {name: np.array(its) for name, its in seconds.items()}, rounds
+
+
+def quartiles(ratios: Sequence[float]) -> str:
+    """Their median, and the quartiles beside it."""
+    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    return f"{middle:.2f} ({low:.2f} … {high:.2f})"
+
+
+def beside(ratios: Sequence[float]) -> str:
+    """Seconds of others over the policy's: the quartiles, and who is faster, if one can tell."""
+    low, high = np.quantile(ratios, [0.25, 0.75])
+    verdict = "faster" if low > 1 else "slower" if high < 1 else "cannot tell"
+    return f"policy {quartiles(ratios)}: {verdict}"
+
+
+def catching_up(draft: Draft, text: Sequence[int], n: int, unread=(16, 48)) -> dict[int, str]:
+    """{u: how many times as long a guess takes after u unread tokens as after 1}, in n pairs."""
+    took: dict[int, list[float]] = {u: [] for u in (1, *unread)}
+    for _ in range(n):
+        for u, seconds in took.items():
+            own = draft.fresh()
+            own.get_probs(text[:-u])
+            seconds.append(clock(functools.partial(own.get_probs, text))[0])
+    return {u: quartiles(np.divide(took[u], took[1])) for u in unread}
 
 
 class CountedRounds(list):

@@ -88,6 +88,45 @@ def by_acceptance(
     return policy
 
 
+def while_it_pays(K: int, low: float, high: float, memory: float = 8, pause: int = 16) -> Policy:
+    """K guesses a round while they pay, and none for a while where they do not.
+
+    low: the tokens a round at which guessing is just as fast as not, what a round of K guesses
+    costs in passes; high: more than that. The mean of about the last `memory` rounds with guesses
+    begins between the two. Below low, guessing pauses, for `pause` rounds, and is then tried anew.
+    Until a mean was above high, each further pause is twice as long as the one before.
+    Each text is judged by its own rounds, also where one policy serves several; with one for each,
+    no round is read twice. Raises ValueError unless low < high, without which it flips at every
+    chance, and pause and memory are at least 1.
+    """
+    if not (low < high and memory >= 1 and pause >= 1):
+        raise ValueError(
+            f"low is {low}, high {high}, memory {memory} and pause {pause}; it takes low < high, "
+            "and the others from 1"
+        )
+    begin = (low + high) / 2, 0, pause  # the mean, rounds left of a pause, the next pause
+    known: tuple = [], 0, begin
+
+    def policy(rounds):
+        nonlocal known
+        its, n, (mean, left, wait) = known
+        if its is not rounds or len(rounds) < n:  # another text
+            n, (mean, left, wait) = 0, begin
+        for r in rounds[n:]:
+            if left:
+                left -= 1
+            elif r.candidates:  # a round without room for guesses says nothing of them
+                mean += (len(r.emitted) - mean) / memory
+                if mean > high:
+                    wait = pause
+                elif mean < low:
+                    mean, left, wait = begin[0], wait, 2 * wait
+        known = rounds, len(rounds), (mean, left, wait)
+        return 0 if left else K, None
+
+    return policy
+
+
 def draft_entropy(q: Tensor) -> float:
     """The entropy of q (V,) in nats: 0 where the draft is sure, log V where it knows nothing."""
     q = q.numpy()
