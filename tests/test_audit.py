@@ -890,10 +890,7 @@ def test_the_command_ends_with_the_code_of_a_readers_engine(
 @pytest.mark.parametrize(
     "arguments,why",
     [
-        (
-            ["nope"],
-            "no engine 'nope'; there are nanogpt, transformers, or a file.py with open",
-        ),
+        (["nope"], "no engine 'nope'; there are nanogpt, transformers, or a file.py with open"),
         (["vllm"], "no engine 'vllm'; there are"),
         (["nanogpt", "--bug", f"{len(BUGS) + 1}"], f"the gallery has 1 to {len(BUGS)}"),
         (["nanogpt", "--bug", "0"], "there is no bug 0"),

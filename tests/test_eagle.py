@@ -164,9 +164,7 @@ def test_layers_that_a_head_cannot_read_are_refused(layers):
 @drafts
 @kinds
 @pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), Sampling(0.5), Sampling(top_k=2)],
-    ids=["T 1", "T .5", "top-k"],
+    "sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=["T 1", "T .5", "top-k"]
 )
 def test_the_text_is_the_targets_own(kind, draft_of, sampling):
     toy = toy_target(3, 8, seed=1)

@@ -18,23 +18,13 @@ from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.trees.loop import TREE, tree_generate
-from nanogpt.trees.lossy import (
-    accept_fly,
-    accept_mixture,
-    accept_typical,
-    longest_path,
-)
+from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_typical, longest_path
 from nanogpt.trees.rules import accept_tree
 from nanogpt.trees.tree import ReadText, Tree
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]  # toy T
 GOOD_P, GOOD_Q = [0.7, 0.2, 0.06, 0.04], [0.6, 0.25, 0.09, 0.06]
-KINDS = {
-    "one": (1, "with"),
-    "with": (2, "with"),
-    "without": (2, "without"),
-    "fixed": (2, "fixed"),
-}
+KINDS = {"one": (1, "with"), "with": (2, "with"), "without": (2, "without"), "fixed": (2, "fixed")}
 
 
 def bill(rule, p, q, width=1, siblings="with"):

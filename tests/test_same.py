@@ -35,13 +35,7 @@ from nanogpt.proof.checks_promises import RULES
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import served
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit, p_value
-from nanogpt.proof.toys import (
-    SelfDraft,
-    WorstDraft,
-    random_draft,
-    random_head,
-    toy_target,
-)
+from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, random_head, toy_target
 from nanogpt.same import (
     SAME,
     SAME_TREE,
@@ -136,11 +130,7 @@ def random_case(seed):
 
 @pytest.mark.parametrize(
     "texts",
-    [
-        60,
-        pytest.param(600, marks=pytest.mark.wide),
-        pytest.param(2000, marks=pytest.mark.slow),
-    ],
+    [60, pytest.param(600, marks=pytest.mark.wide), pytest.param(2000, marks=pytest.mark.slow)],
 )
 def test_texts_are_token_for_token_those_of_plain_decoding(texts):
     """Eleven decoders in turn, both forms of the target, all in float64."""
@@ -692,10 +682,7 @@ def test_noise_that_drew_the_guess_may_not_draw_its_replacement(monkeypatch):
         (lambda: Favourites(random_draft(3), 0), "nodes is 0"),
         (lambda: Favourites(random_draft(3), 2, 0.0), "sharpness 0.0"),
         (lambda: accept_same([0], torch.ones(1, 2), torch.ones(2, 2), RandomSource(0)), "sum to"),
-        (
-            lambda: accept_same_tree(Tree.empty(2), torch.ones(1, 2), RandomSource(0)),
-            "sum to 1",
-        ),
+        (lambda: accept_same_tree(Tree.empty(2), torch.ones(1, 2), RandomSource(0)), "sum to 1"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(make, says):

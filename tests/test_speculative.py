@@ -75,9 +75,7 @@ def test_the_bigram_refuses_tokens_outside_the_vocabulary():
 )
 def test_candidates_come_from_the_very_distributions_that_are_returned(sampling):
     draft = random_draft(3)
-    got = enumerate_outcomes(
-        lambda rng: tuple(draft_tokens(draft, [0], 2, sampling, rng)[0]),
-    )
+    got = enumerate_outcomes(lambda rng: tuple(draft_tokens(draft, [0], 2, sampling, rng)[0]))
     for (a, b), probability in got.items():
         q = [sampling.probs(draft.table[i].log()) for i in (0, a)]
         assert probability == pytest.approx(float(q[0][a] * q[1][b]), abs=1e-15)

@@ -289,8 +289,7 @@ LOOPS = {
     "loop, way",
     [  # each kind of siblings by one way, each way by one kind; the other trees are wide
         pytest.param(
-            *(loop, way),
-            marks=pytest.mark.wide if loop.startswith("tree") and (i + j) % 3 else (),
+            *(loop, way), marks=pytest.mark.wide if loop.startswith("tree") and (i + j) % 3 else ()
         )
         for i, loop in enumerate(LOOPS)
         for j, way in enumerate(WAYS)

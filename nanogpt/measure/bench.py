@@ -54,13 +54,7 @@ from nanogpt.measure.clock import DEVICES, clock, prompts_of, wait
 from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
-from nanogpt.speculative import (
-    CHAIN,
-    Draft,
-    Steps,
-    accept_reject,
-    speculative_generate,
-)
+from nanogpt.speculative import CHAIN, Draft, Steps, accept_reject, speculative_generate
 from nanogpt.targets.fused import TARGETS
 from nanogpt.theory import expected_tokens, speed_up
 from nanogpt.trees.loop import TREE, tree_generate
