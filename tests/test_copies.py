@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import read_text
+from texts import off
 from torch import nn
 
 from nanogpt import checkpoint
@@ -16,8 +17,7 @@ from nanogpt.drafts.itself import CopyDraft, int8_product, quantized, round_to, 
 from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.proof.checks import exact_continuations, tensors
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import tensors
 from nanogpt.proof.toys import Watched, deep_toy
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
@@ -128,12 +128,7 @@ def test_a_token_sees_the_sink_and_the_window(P, sink, window, seen):
 def test_the_output_is_the_targets_own(form, how, sampling):
     model = toy(3 if sampling.top_k else 2)
     target, draft = TARGETS[form](model), copy_of(model, form, K=2, **how)
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(target, draft, [0, 1], 3, sampling=sampling, rng=rng).tokens
-        )
-    )
-    assert total_variation(got, exact_continuations(target, 3, sampling)) < 1e-12
+    assert off(tree_generate, target, draft, 3, sampling) < 1e-12
 
 
 @pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
@@ -141,10 +136,7 @@ def test_the_output_is_the_targets_own(form, how, sampling):
 def test_it_is_lossless_where_the_context_restarts(form, letters):
     model = toy(letters, window=4)
     target, draft = TARGETS[form](model), copy_of(model, form, 2, K=2, window=2)
-    got = enumerate_outcomes(
-        lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)
-    )
-    assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
+    assert off(tree_generate, target, draft, 4) < 1e-12
 
 
 @pytest.mark.pairs
@@ -257,11 +249,7 @@ def test_entries_that_are_kept_change_the_text():
     broken = partial(tree_generate, steps=replace(TREE, trim=keep_the_copys))
     for bits, n, wrong in ((2, 1, False), (2, 3, True)):
         draft = Hoarder(quantized(target, bits), 1)
-        got = enumerate_outcomes(
-            lambda rng, draft=draft, n=n: tuple(broken(target, draft, [0, 1], n, rng=rng).tokens)
-        )
-        off = total_variation(got, exact_continuations(target, n, Sampling()))
-        assert (off > 1e-4) is wrong, off
+        assert (off(broken, target, draft, n) > 1e-4) is wrong
 
 
 @pytest.mark.two_ways

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import load_tree
 from series import module_of
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer, get_batch, load_corpus, train_val_split
@@ -32,8 +33,7 @@ from nanogpt.drafts.transformer import TransformerDraft, common_prefix, window_s
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.bench import RULES
 from nanogpt.measure.clock import prompts_of
-from nanogpt.proof.checks import CHECKS, exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import CHECKS
 from nanogpt.proof.toys import SelfDraft, random_draft, toy_pairs, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import CHAIN, draft_tokens, speculative_generate
@@ -248,14 +248,8 @@ def test_a_chain_stops_before_the_guess_that_would_make_the_whole_too_unlikely(l
 @pytest.mark.parametrize("rule", RULES)
 def test_a_chain_of_bent_rows_is_exact_over_a_restart(rule, sampling):
     toy, draft = toy_target(3, 4, seed=2), counted_automaton(3, 60, 2)
-    steps = replace(CHAIN, accept=RULES[rule])
-
-    def program(rng):
-        how = {"K": 2, "sampling": sampling, "rng": rng, "steps": steps}
-        return tuple(speculative_generate(toy, draft, [0, 1, 2], 4, **how).tokens)
-
-    own = exact_continuations(toy, 4, sampling, (0, 1, 2))
-    assert total_variation(enumerate_outcomes(program), own) < 1e-12
+    how = {"prompt": [0, 1, 2], "K": 2, "steps": replace(CHAIN, accept=RULES[rule])}
+    assert off(speculative_generate, toy, draft, 4, sampling, **how) < 1e-12
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -264,15 +258,9 @@ def test_a_chain_of_bent_rows_is_exact_over_a_restart(rule, sampling):
 def test_a_chain_that_stops_by_its_rows_is_exact(rule, form, sampling):
     toy, draft = toy_target(2, 4, seed=2), confident(2, 0.5)
     target, drafted = TARGETS[form](toy), set()
-    how = {"K": 3, "sampling": sampling, "steps": replace(CHAIN, accept=RULES[rule])}
-
-    def program(rng):
-        made = speculative_generate(target, draft, [0, 1], 4, rng=rng, **how)
-        drafted.update(len(r.candidates) for r in made.rounds)
-        return tuple(made.tokens)
-
-    own = exact_continuations(toy, 4, sampling)
-    assert total_variation(enumerate_outcomes(program), own) < 1e-12
+    how = {"own": toy, "K": 3, "steps": replace(CHAIN, accept=RULES[rule])}
+    how["look"] = lambda made: drafted.update(len(r.candidates) for r in made.rounds)
+    assert off(speculative_generate, target, draft, 4, sampling, **how) < 1e-12
     assert {1, 2} <= drafted
 
 

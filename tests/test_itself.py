@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import read_text
+from texts import off
 from torch import nn
 
 from nanogpt import checkpoint
@@ -13,8 +14,7 @@ from nanogpt.data import get_batch
 from nanogpt.drafts import itself
 from nanogpt.generate import Round, autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.proof.checks import exact_continuations, tensors
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import tensors
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
@@ -48,15 +48,8 @@ samplings = pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5, top_k
 @samplings
 def test_the_output_is_the_targets_own(form, K, depth, sampling):
     target, head = toy(form, vocab_size=3 if sampling.top_k else 2)
-    draft, n = itself.EarlyExitDraft(target, depth, head, K), 3
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(
-                target, draft, [0, 1], n, sampling=sampling, rng=rng, steps=GOING_ON
-            ).tokens
-        )
-    )
-    assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
+    draft = itself.EarlyExitDraft(target, depth, head, K)
+    assert off(tree_generate, target, draft, 3, sampling, steps=GOING_ON) < 1e-12
 
 
 @pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
@@ -64,10 +57,7 @@ def test_the_output_is_the_targets_own(form, K, depth, sampling):
 def test_it_is_lossless_where_the_context_restarts(form, letters):
     target, head = toy(form, vocab_size=letters, window=4)
     draft = itself.EarlyExitDraft(target, 2, head, 2)
-    got = enumerate_outcomes(
-        lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng, steps=GOING_ON).tokens)
-    )
-    assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
+    assert off(tree_generate, target, draft, 4, steps=GOING_ON) < 1e-12
 
 
 @pytest.mark.pairs
@@ -206,15 +196,8 @@ def with_adapter(model, adapter, seed=2):
 @samplings
 def test_with_a_block_of_its_own_the_output_is_the_targets_too(form, K, depth, sampling):
     target, _ = toy(form, vocab_size=3 if sampling.top_k else 2)
-    draft, n = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K), 3
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(
-                target, draft, [0, 1], n, sampling=sampling, rng=rng, steps=GOING_ON
-            ).tokens
-        )
-    )
-    assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
+    draft = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K)
+    assert off(tree_generate, target, draft, 3, sampling, steps=GOING_ON) < 1e-12
 
 
 @pytest.mark.two_ways

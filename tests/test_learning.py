@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
@@ -30,7 +31,8 @@ from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import learning as lab
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
@@ -237,15 +239,11 @@ def test_the_hybrid_is_kl_at_eta_0_and_tv_far_above_and_its_weight_has_no_gradie
 @shared_or_not
 def test_the_text_is_the_targets_own_whatever_is_learnt_on_the_way(make, shared):
     target = toy_target(2, 4, seed=1)  # over a restart
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0, 1], 4, rng=rng).tokens)
-    )
 
-    def decode(rng):
-        draft = LearningDraft(make(2), 1, shared)
-        return tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)
+    def anew(target, make, *asked, **how):
+        return tree_generate(target, LearningDraft(make(2), 1, shared), *asked, **how)
 
-    assert total_variation(enumerate_outcomes(decode), exact) < 1e-12
+    assert off(anew, target, make, 4) < 1e-12
 
 
 @every_student
@@ -411,13 +409,10 @@ def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place
 def test_sampled_texts_are_the_targets_and_so_is_their_p():
     target = toy_target(3, 16)
     texts, probs = lab.sampled(target, 400, 3, seed=0)
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0], 3, rng=rng).tokens)
-    )
     counts = {}
     for text in texts[:, 1:].tolist():
         counts[tuple(text)] = counts.get(tuple(text), 0) + 1 / len(texts)
-    assert total_variation(counts, exact) < 0.12
+    assert total_variation(counts, exact_continuations(target, 3, prompt=(0,))) < 0.12
     logits = target(texts[:, :-1])[0]
     assert torch.allclose(probs, Sampling().probs(logits), rtol=0, atol=1e-9)
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 from conftest import restarts
 from series import NOTEBOOKS, answers
+from texts import off
 
 from nanogpt.course import chapter_21 as chapter
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft, NGramPool
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
@@ -31,23 +30,13 @@ SMALL = {
 every_draft = pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
 
 
-def distance(target, draft, sampling, n=4):
-    """Total variation between the draft's texts of n tokens and the target's own."""
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(target, draft, [0, 1], n, sampling=sampling, rng=rng).tokens
-        )
-    )
-    return total_variation(got, exact_continuations(target, n, sampling))
-
-
 @pytest.mark.pairs
 @both
 @every_draft
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=str)
 def test_the_output_is_the_targets_own(form, make, sampling):
     target = TARGETS[form](toy_target(3, 8, seed=1))
-    assert distance(target, make(3), sampling, n=3) < 1e-12
+    assert off(tree_generate, target, make(3), 3, sampling) < 1e-12
 
 
 @pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
@@ -55,7 +44,7 @@ def test_the_output_is_the_targets_own(form, make, sampling):
 @every_draft
 def test_it_is_lossless_where_the_context_restarts(form, make, letters):
     target = TARGETS[form](toy_target(letters, 4, seed=2))
-    assert distance(target, make(letters), Sampling()) < 1e-12
+    assert off(tree_generate, target, make(letters), 4) < 1e-12
 
 
 def whole(low, high, generator):

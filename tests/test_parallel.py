@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from conftest import TINY, make_model, read_text, restarts
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.drafts import parallel
@@ -18,8 +19,6 @@ from nanogpt.drafts.parallel import (
     overlap_loss,
 )
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS
@@ -131,12 +130,7 @@ def test_training_finds_the_token_that_lm_head_does_not_know():
 def test_the_text_is_the_targets_own(kind, sampling, shape):
     toy = toy_target(3, 8, seed=1)
     draft, fast = MedusaDraft(random_heads(toy.config, 2), *shape), TARGETS[kind](toy)
-
-    def program(rng):
-        return tuple(tree_generate(fast, draft, [0, 1], 3, sampling=sampling, rng=rng).tokens)
-
-    exact = exact_continuations(toy, 3, sampling)
-    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+    assert off(tree_generate, fast, draft, 3, sampling, own=toy) < 1e-12
 
 
 @pytest.mark.parametrize("shape", [(), ([-1, -1, 1], [1, 0, 1])], ids=["chain", "tree"])
@@ -144,13 +138,7 @@ def test_a_text_that_starts_with_one_token_is_the_targets_own(shape):
     """Its first round has no hidden state to look at; a restart lies within it."""
     toy = toy_target(2, 4, seed=3)
     draft = MedusaDraft(random_heads(toy.config, 2), *shape)
-
-    def program(decode):
-        return enumerate_outcomes(lambda rng: tuple(decode(rng).tokens))
-
-    own = program(lambda rng: autoregressive_generate(toy, [1], 4, rng=rng))
-    got = program(lambda rng: tree_generate(toy, draft, [1], 4, rng=rng))
-    assert total_variation(own, got) < 1e-12
+    assert off(tree_generate, toy, draft, 4, prompt=[1]) < 1e-12
 
 
 @pytest.mark.two_ways

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import restarts
+from texts import off
 
 from nanogpt import checkpoint, same
 from nanogpt.data import load_corpus, train_val_split
@@ -31,8 +32,8 @@ from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_promises import RULES
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import served
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit, p_value
 from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, random_head, toy_target
@@ -509,20 +510,13 @@ def joint_of(decode, n_texts):
     return Counter(tuple(decode(seed).tokens) for seed in range(n_texts))
 
 
-def exact_texts(target, prompt, n):
-    """{text: probability} of the target's own texts, by enumeration, over its restarts."""
-    return enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, prompt, n, rng=rng).tokens)
-    )
-
-
 N_TEXTS = 300
 
 
 def test_texts_by_the_same_dice_come_as_often_as_the_target_says():
     """Joint counts of five tokens over a restart: not a token alone, but how they go together."""
     target, prompt = FusedLanguageModel(toy_target(2, 4, seed=1)), [0, 1, 1]
-    exact = exact_texts(target, prompt, 5)
+    exact = exact_continuations(target, 5, prompt=(0, 1, 1))
     counts = joint_of(
         lambda seed: autoregressive_generate(target, prompt, 5, rng=dice(seed, prompt)), N_TEXTS
     )
@@ -549,29 +543,22 @@ def test_an_index_that_counts_within_the_window_repeats_its_noise_and_counts_tel
         return speculative_generate(target, random_draft(2), prompt, 5, 3, rng=rng, steps=SAME)
 
     assert all(plain(seed).tokens == drafted(seed).tokens for seed in range(30))
-    exact = exact_texts(target, prompt, 5)
+    exact = exact_continuations(target, 5, prompt=(0, 1, 1))
     statistic, freedom = chi_squared(joint_of(plain, N_TEXTS), exact, N_TEXTS)
     assert statistic > 2 * chi_squared_limit(freedom)
 
 
 def test_the_rule_is_exact_with_independent_draws_too_by_enumeration():
     """Accept if equal, without any shared noise: no bias, and only Σ p q is accepted."""
-    target, draft, prompt = toy_target(2, 8, seed=2), random_draft(2), [0, 1]
-    exact = exact_texts(target, prompt, 3)
+    target, draft = toy_target(2, 8, seed=2), random_draft(2)
     chain = replace(CHAIN, accept=accept_same)
-    made = enumerate_outcomes(
-        lambda rng: tuple(
-            speculative_generate(target, draft, prompt, 3, 2, rng=rng, steps=chain).tokens
-        )
-    )
-    assert total_variation(made, exact) < 1e-12
-    grown = Grown(draft, [2, 1], "without")
+    assert off(speculative_generate, target, draft, 3, K=2, steps=chain) < 1e-12
 
-    def of_tree(rng):
+    def of_tree(*asked, rng, **how):
         rng.index = 0  # for the step that rewinds it: an enumeration draws anew every time
-        return tuple(tree_generate(target, grown, prompt, 3, rng=rng, steps=SAME_TREE).tokens)
+        return tree_generate(*asked, rng=rng, steps=SAME_TREE, **how)
 
-    assert total_variation(enumerate_outcomes(of_tree), exact) < 1e-12
+    assert off(of_tree, target, Grown(draft, [2, 1], "without"), 3) < 1e-12
 
 
 # ---- How often the two agree

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
@@ -16,8 +17,8 @@ from nanogpt.drafts.adaptive import adaptive
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.generate import autoregressive_generate, prefill
-from nanogpt.proof.checks import check_greedy, check_lossless, exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import check_greedy, check_lossless
+from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.proof.toys import (
     SelfDraft,
     TableDraft,
@@ -228,17 +229,8 @@ def test_lengths_chosen_before_each_draw_lose_nothing_under_either_rule(rule, V,
         [[0.7] + [0.3 * rest] * (V - 1)] + [[0.5] + [0.5 * rest] * (V - 1)] * (V - 1)
     )
     lengths, steps = set(), replace(CHAIN, draft=adaptive(while_sure), accept=rule)
-
-    def program(rng):
-        how = {"rng": rng, "steps": steps}
-        made = speculative_generate(target, draft, [0], n, **how)
-        lengths.add(len(made.rounds[0].candidates))
-        return tuple(made.tokens)
-
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0], n, rng=rng).tokens)
-    )
-    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+    how = {"steps": steps, "look": lambda made: lengths.add(len(made.rounds[0].candidates))}
+    assert off(speculative_generate, target, draft, n, prompt=[0], **how) < 1e-12
     assert len(lengths) > 1, "the first rounds differ in length"
 
 
@@ -292,22 +284,12 @@ def test_the_joint_distribution_of_whole_texts_is_the_targets_own(K, name):
     """Several rounds, every kind of draft."""
     target, n = from_memory(toy_target(2, 8, seed=1)), 4 if K < 4 else 5
     draft = MADE[name](target)
-    got = enumerate_outcomes(
-        lambda rng: tuple(speculative_generate(target, draft, [0, 1], n, K, rng=rng).tokens)
-    )
-    assert total_variation(got, exact_continuations(target, n)) < 1e-12
+    assert off(speculative_generate, target, draft, n, K=K) < 1e-12
 
 
 def test_the_joint_distribution_is_the_targets_across_a_restart():
     target = from_memory(toy_target(2, 4, seed=2))
-    texts = [
-        enumerate_outcomes(lambda rng, run=run: tuple(run(rng).tokens))
-        for run in (
-            lambda rng: autoregressive_generate(target, [0, 1], 5, rng=rng),
-            lambda rng: speculative_generate(target, random_draft(2), [0, 1], 5, 3, rng=rng),
-        )
-    ]
-    assert total_variation(*texts) < 1e-12
+    assert off(speculative_generate, target, random_draft(2), 5, K=3) < 1e-12
 
 
 def test_lossless_with_other_lengths():

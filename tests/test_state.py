@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
@@ -17,7 +18,7 @@ from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, propo
 from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import GUESSES, check_states, exact_continuations, tensors
+from nanogpt.proof.checks import GUESSES, check_states, tensors
 from nanogpt.proof.decoders import constrained_decoder, same_decoder, server_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
@@ -269,17 +270,12 @@ def test_random_rounds_leave_the_cache_of_a_fresh_prefill(rounds):
 
 
 PLAIN = toy_states(2, 4)
-ASKED = {"prompt_tokens": [0, 1], "max_new_tokens": 4}
 BY_POLICY = replace(CHAIN, draft=adaptive(lambda rounds: (len(rounds) % 3, None)))
 LOOPS = {
-    "chain": lambda model, **asked: speculative_generate(model, random_draft(2), K=2, **asked),
-    "chain, by a policy": lambda model, **asked: speculative_generate(
-        model, random_draft(2), K=2, steps=BY_POLICY, **asked
-    ),
+    "chain": (speculative_generate, random_draft(2), {"K": 2}),
+    "chain, by a policy": (speculative_generate, random_draft(2), {"K": 2, "steps": BY_POLICY}),
     **{
-        f"tree {how}": lambda model, how=how, **asked: tree_generate(
-            model, Grown(random_draft(2), [2, 1], how), **asked
-        )
+        f"tree {how}": (tree_generate, Grown(random_draft(2), [2, 1], how), {})
         for how in ("with", "without", "fixed")
     },
 }
@@ -296,9 +292,8 @@ LOOPS = {
     ],
 )
 def test_by_enumeration_the_distribution_is_the_targets_own(way, loop):
-    model, decode = PLAIN.remembering(way), LOOPS[loop]
-    found = enumerate_outcomes(lambda rng: tuple(decode(model, **ASKED, rng=rng).tokens))
-    assert total_variation(found, exact_continuations(PLAIN, 4)) <= 1e-12
+    generate, draft, how = LOOPS[loop]
+    assert off(generate, PLAIN.remembering(way), draft, 4, own=PLAIN, **how) <= 1e-12
 
 
 @pytest.fixture(scope="module", name="shipped")
