@@ -206,12 +206,6 @@ def test_a_chain_is_as_long_as_asked_and_its_guesses_do_not_depend_on_that():
         torch.testing.assert_close(short.q, long.q[:2])
 
 
-@pytest.mark.parametrize("K", [0, 5])
-def test_a_chain_that_the_drafter_cannot_fill_is_refused(K):
-    with pytest.raises(ValueError, match="has 1 to 4 places"):
-        BlockDraft(make_model(), BlockDrafter(TINY, (1,), 4), K)
-
-
 def test_a_new_drafter_corrects_nothing():
     drafter, logits = BlockDrafter(TINY, (1,), 3), torch.randn(3, TINY.vocab_size)
     assert torch.equal(drafter.corrected(logits, torch.tensor([0, 1, 2])), logits)

@@ -339,8 +339,6 @@ def test_a_tree_that_is_made_in_inference_mode_is_no_other():
 
 
 def test_an_order_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="at least 0"):
-        count_ngrams(some_text(3), 3, -1)
     with pytest.raises(ValueError, match="do not fit into 64 bits"):
         count_ngrams(some_text(65), 65, 10)
     with pytest.raises(ValueError, match="nodes is 0"):
@@ -591,11 +589,7 @@ def test_the_suffix_draft_finds_the_longest_end_that_occurred():
             assert guess(mixed, context) == follower
 
 
-def test_impossible_lookups_are_refused():
-    with pytest.raises(ValueError, match="most is 0; it must be at least 1"):
-        PromptLookupDraft(5, most=0)
-    with pytest.raises(ValueError, match="at least 1"):
-        SuffixDraft(5, least=0)
+def test_lookups_of_another_vocabulary_are_refused():
     with pytest.raises(ValueError, match="share one tokenizer"):
         SuffixDraft(5, otherwise=random_draft(4))
     with pytest.raises(ValueError, match="256 at most"):
@@ -735,13 +729,7 @@ def test_what_makes_the_drafts_records_the_targets_own_probabilities():
     target = toy_target(5, 8)
     tokens, probs = module_of(MAKE_DRAFTS).write_texts(target, texts=3, length=20, seed=0)
     assert tokens.shape == (3, 20) and probs.shape == (3, 19, 5)
-    for i in (
-        1,
-        7,
-        8,
-        9,
-        19,
-    ):  # the window is full at 8, and starts again from 4 before the current
+    for i in (1, 7, 8, 9, 19):  # the window, full at 8, starts again from 4 before the current
         start = 0 if i <= 8 else 4 * ((i - 9) // 4 + 1)
         with torch.no_grad():
             context = torch.from_numpy(tokens[:, start:i].astype(int))

@@ -151,12 +151,6 @@ def test_the_masks_of_the_unrolled_steps_by_hand_and_as_drawn():
         assert " ".join(f"{s}.{i}" for s, i in seen) == right
 
 
-@pytest.mark.parametrize("layers", [(1,), (0, 1), (2, 4), ()])
-def test_layers_that_a_head_cannot_read_are_refused(layers):
-    with pytest.raises(ValueError, match="two or more of the target's blocks, 1 … 2"):
-        EagleHead(TINY, layers)
-
-
 # ---- the text is the target's own
 
 
@@ -416,18 +410,6 @@ def test_only_new_pairs_are_read_and_a_restart_begins_anew():
 def test_a_head_of_another_width_is_refused():
     with pytest.raises(ValueError, match=r"the head is 8 wide .* the target 4"):
         EagleDraft(deep_toy()[0], EagleHead(TINY))
-
-
-@pytest.mark.parametrize("K", [0, -1, 1.5, True])
-def test_a_chain_of_no_guesses_is_refused(K):
-    with pytest.raises(ValueError, match=f"K is {K}"):
-        EagleDraft(make_model(), EagleHead(TINY), K)
-
-
-@pytest.mark.parametrize("given", [{"k": 0}, {"nodes": 0}, {"K": 0}])
-def test_a_tree_of_nothing_is_refused(given):
-    with pytest.raises(ValueError, match=r"at least 1|from 1"):
-        EagleTree(make_model(), EagleHead(TINY), **given)
 
 
 # ---- training, and what is shipped

@@ -145,18 +145,6 @@ def test_a_draft_that_may_guess_nothing_says_so_with_an_empty_tree():
     assert tree.tokens == [] and tree.q.shape == (0, 3)
 
 
-@pytest.mark.parametrize("depth", [0, 4, -1])
-def test_a_depth_that_the_target_does_not_have_is_refused(depth):
-    with pytest.raises(ValueError, match="3 blocks"):
-        itself.EarlyExitDraft(*toy()[:1], depth, toy()[1])
-
-
-@pytest.mark.parametrize("K", [0, -1, 1.5, True])
-def test_a_bad_K_is_refused(K):
-    with pytest.raises(ValueError, match="whole number from 1"):
-        itself.EarlyExitDraft(toy()[0], 1, toy()[1], K)
-
-
 def test_layer_dropout_goes_from_none_to_all_of_it():
     layer_dropout = itself.layer_dropout
     assert [layer_dropout(layer, 4, 0.2) for layer in (0, 3)] == [0, pytest.approx(0.2)]

@@ -518,6 +518,7 @@ def test_an_end_repeats_if_it_stands_anywhere_before_from_the_first_token_to_the
                 starts = range(n - least)  # a match may overlap the end, and begin the text
                 again = any(context[i:][:least] == context[-least:] for i in starts)
                 assert repeats(context, least) == (again and n > least), context
+    assert repeats([1, 2, 3, 4, 9, 1, 2, 3, 4]) and not repeats([1, 2, 3, 4, 9, 2, 3, 4])
 
 
 @pytest.mark.parametrize("kind", [GPTLanguageModel, FusedLanguageModel])

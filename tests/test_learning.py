@@ -191,15 +191,6 @@ def test_the_temperature_is_undone():
     assert ((unsampled(cut.probs(logits), cut) > 0).sum(-1) == 2).all()
 
 
-def test_bad_settings_are_refused():
-    for first, order, prior in ((2, 1, 1.0), (-1, 2, 1.0), (0, 2, 0.0)):
-        with pytest.raises(ValueError, match="first, order and prior"):
-            SoftTable(random_draft(3), first, order, prior)
-    for K in (0, True, 1.5):
-        with pytest.raises(ValueError, match="K is"):
-            LearningDraft(table(), K)
-
-
 # ---- Losses
 
 

@@ -317,11 +317,3 @@ def test_the_check_of_its_exercise_takes_right_answers_and_refuses_wrong_ones():
         else:
             with pytest.raises(AssertionError, match=why):
                 chapter.check_read(space["my_read"])
-
-
-@pytest.mark.parametrize("wrong", [(0, 3, 1), (2, 1, 1), (2, 3, -1)], ids=str)
-def test_impossible_windows_are_refused(wrong):
-    with pytest.raises(ValueError, match="it takes W >= 1, N >= 2 and G >= 0"):
-        LookaheadDraft(7, *wrong)
-    with pytest.raises(ValueError, match="m is 0"):
-        JacobiDraft(7, 0)

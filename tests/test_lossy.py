@@ -352,25 +352,6 @@ def test_fly_is_the_exact_rule_where_nothing_is_forgiven(K):
         assert total_variation(program(accept_fly(K - 1)), exact) > 0.01
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: accept_mixture(-0.1),
-        lambda: accept_mixture(1.1),
-        lambda: accept_mixture(float("nan")),
-        lambda: accept_typical(-0.1, 0.3),
-        lambda: accept_typical(0.1, float("nan")),
-        lambda: accept_fly(0),
-        lambda: accept_fly(1, -0.1),
-        lambda: accept_fly(1, float("nan")),
-        lambda: accept_fly(1, 0.3, 0),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be"):
-        wrong()
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_what_is_no_distribution_is_refused_and_p_is_left_alone(name):
     tree = Tree([0, 1], [-1, 0], torch.tensor([GOOD_Q] * 2).double())

@@ -662,12 +662,7 @@ def test_noise_that_drew_the_guess_may_not_draw_its_replacement(monkeypatch):
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: SameDice(-1, 0), "seed is -1"),
-        (lambda: SameDice(0, -1), "index is -1"),
-        (lambda: SameDice(0, 1.5), "index is 1.5"),
         (lambda: SameDice(0, 0).categorical(np.array([0.5, 0.4])), "sum to 1"),
-        (lambda: Favourites(random_draft(3), 0), "nodes is 0"),
-        (lambda: Favourites(random_draft(3), 2, 0.0), "sharpness 0.0"),
         (lambda: accept_same([0], torch.ones(1, 2), torch.ones(2, 2), RandomSource(0)), "sum to"),
         (lambda: accept_same_tree(Tree.empty(2), torch.ones(1, 2), RandomSource(0)), "sum to 1"),
     ],
