@@ -14,7 +14,7 @@ from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import load_corpus, train_val_split
 from nanogpt.drafts.itself import CopyDraft, int8_product, quantized, round_to, sink_and_window
-from nanogpt.generate import Round, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import tensors
@@ -24,8 +24,7 @@ from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import BlockPool
 from nanogpt.serving.server import Limits, Server
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
-from nanogpt.trees.loop import TREE, tree_generate, verify_tree
-from nanogpt.trees.rules import accept_tree
+from nanogpt.trees.loop import TREE, tree_generate, tree_rounds, verify_tree
 from nanogpt.trees.tree import keep_path
 
 both = pytest.mark.parametrize("form", TARGETS)
@@ -202,17 +201,17 @@ def test_nothing_of_the_copys_stays_in_the_cache(form, how):
     """After every round the cache is that of the target's own fresh prefill."""
     model = toy(vocab_size=4, window=32)
     target, draft = TARGETS[form](model), copy_of(model, form, K=3, **how)
-    text, rng = read_text(target, [0, 1, 2], 14), RandomSource(5)
-    while not text.done:
-        before = [t.clone() for t in tensors(text.past_kvs)]
-        tree = draft.propose(text, text.room, Sampling(), rng)
+    text, before, propose = read_text(target, [0, 1, 2], 14), [], draft.propose
+
+    def watched(text, *asked):
+        before[:] = [t.clone() for t in tensors(text.past_kvs)]
+        tree = propose(text, *asked)
         for t, right in zip(tensors(text.past_kvs), before, strict=True):
             assert torch.equal(t, right)  # proposing left the text's entries alone
-        p, _, new_kvs = verify_tree(target, text, tree, Sampling())
-        path, token = accept_tree(tree, p, rng)
-        emitted = [*(tree.tokens[node] for node in path), token]
-        past_kvs = keep_path(new_kvs, path, text.position)
-        text.take(Round(tree.tokens, tree.q, p, emitted, text.position), past_kvs)
+        return tree
+
+    draft.propose = watched
+    for _ in tree_rounds(text, draft, rng=RandomSource(5)):
         fresh = tensors(prefill(target, text.tokens[:-1]))
         for t, right in zip(tensors(text.past_kvs), fresh, strict=True):
             assert torch.allclose(t, right, rtol=0, atol=1e-9)

@@ -12,15 +12,14 @@ from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import get_batch
 from nanogpt.drafts import itself
-from nanogpt.generate import Round, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.checks import tensors
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
-from nanogpt.trees.loop import TREE, tree_generate, verify_tree
-from nanogpt.trees.rules import accept_tree
-from nanogpt.trees.tree import ReadText, Tree, keep_path
+from nanogpt.trees.loop import TREE, tree_generate, tree_rounds, verify_tree
+from nanogpt.trees.tree import ReadText, Tree
 
 both = pytest.mark.parametrize("form", TARGETS)
 verify_begun = itself.going_on(verify_tree)
@@ -105,19 +104,13 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
 @both
 def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
     target, head = toy(form, vocab_size=4, window=32)
-    draft, rng = itself.EarlyExitDraft(target, 2, head, 3), RandomSource(5)
-    text, accepted = read_text(target, [0, 1, 2], 24), set()
-    while not text.done:
-        tree = draft.propose(text, text.room, Sampling(), rng)
-        p, _, new_kvs = verify_begun(target, text, tree, Sampling())
-        path, token = accept_tree(tree, p, rng)
-        emitted = [*(tree.tokens[node] for node in path), token]
-        past_kvs = keep_path(new_kvs, path, text.position)
-        text.take(Round(tree.tokens, tree.q, p, emitted, text.position), past_kvs)
+    draft, text = itself.EarlyExitDraft(target, 2, head, 3), read_text(target, [0, 1, 2], 24)
+    accepted = set()
+    for done in tree_rounds(text, draft, rng=RandomSource(5), steps=GOING_ON):
         fresh = tensors(prefill(target, text.tokens[:-1]))
         for t, right in zip(tensors(text.past_kvs), fresh, strict=True):
             assert torch.allclose(t, right, rtol=0, atol=1e-9)
-        accepted.add(len(path))
+        accepted.add(done.n_accepted)
     assert len(accepted) > 2  # all lengths, or nearly
 
 

@@ -10,7 +10,6 @@ from nanogpt.data import get_batch
 from nanogpt.drafts import eagle
 from nanogpt.drafts.eagle import EagleDraft, EagleHead, JointLoss, mtp_loss
 from nanogpt.drafts.parallel import hidden_states
-from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
@@ -166,15 +165,6 @@ def test_the_text_is_the_targets_own_over_a_restart(form, K, sampling, letters):
     draft = EagleDraft(model, random_layer(toy), K)
     look = {"own": toy, "look": lambda made: restarted.append(restarts(made))}
     assert off(tree_generate, model, draft, 4, sampling, **look) < 1e-12 and min(restarted) > 0
-
-
-@pytest.mark.two_ways
-@pytest.mark.parametrize("form", TARGETS)
-def test_greedy_is_equal(form, tiny):
-    model, layer, prompt = TARGETS[form](tiny), random_layer(tiny), [1, 2, 3]
-    plain = autoregressive_generate(tiny, prompt, 40, Sampling(0)).tokens
-    made = tree_generate(model, EagleDraft(model, layer, 3), prompt, 40, sampling=Sampling(0))
-    assert made.tokens == plain
 
 
 @pytest.fixture(scope="module")
