@@ -219,9 +219,54 @@ def make_model(config=TINY, seed=0, dtype=torch.float64):
     return model.to(dtype).eval()
 
 
+def random_weights(module, seed=0):
+    """The module in float64, frozen, with large random weights: it knows nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    for p in module.double().requires_grad_(False).parameters():
+        torch.nn.init.normal_(p, generator=generator)
+    return module
+
+
 @pytest.fixture
 def tiny():
     return make_model()
+
+
+def generator_of(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def whole(low, high, generator):
+    """A whole number from low to high, both included."""
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def sure(q):
+    """How likely a guess is kept, says somebody who does not know."""
+    return float(q.max()) ** 0.5
+
+
+def drained(server):
+    """{id: generation} of all that a server has been asked."""
+    done = {}
+    while server.requests or server.finished:
+        done |= server.step()
+    return done
+
+
+def ended(pid, seconds=60.0):
+    """Whether the process is gone (or a zombie of somebody else's) within some seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return True
+        state = Path(f"/proc/{pid}/stat")
+        if state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
 
 
 GPUS = ("cuda", "mps")

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import ended
 from series import ROOT, cells, read
 
 from nanogpt.course import chapter_26
@@ -478,21 +478,6 @@ def forked(monkeypatch):
     """Where it is not asked how the process starts."""
     context = multiprocessing.get_context(FORK)
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
-
-
-def ended(pid, seconds=60.0):
-    """Whether the process is gone (or a zombie of somebody else's) within some seconds."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return True
-        state = Path(f"/proc/{pid}/stat")
-        if state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def written(by, n=40, draft=AheadDraft):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import TINY, make_model, read_text, restarts
+from conftest import TINY, make_model, random_weights, read_text, restarts
 from texts import off
 
 from nanogpt import checkpoint
@@ -30,11 +30,7 @@ kinds = pytest.mark.parametrize("kind", TARGETS)
 
 def random_drafter(config, layers=(1,), K=2, reach=3, seed=0):
     """A drafter in float64 that knows nothing, its correction as large as its logits."""
-    drafter = BlockDrafter(config, layers, K, reach, rank=2).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in drafter.parameters():
-        torch.nn.init.normal_(p, generator=generator)
-    return drafter.requires_grad_(False)
+    return random_weights(BlockDrafter(config, layers, K, reach, rank=2), seed)
 
 
 @pytest.mark.pairs

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import read_text
+from conftest import drained, read_text
 from texts import off
 from torch import nn
 
@@ -274,9 +274,7 @@ def test_on_a_paged_cache_and_in_a_server_the_text_is_the_same():
         assert paged.tokens == made.tokens
         greedy = tree_generate(model, right, prompt, n, Sampling(0))
         alone[server.submit(prompt, n, Sampling(0))] = greedy.tokens
-    finished = {}
-    while len(finished) < len(alone):
-        finished |= server.step()
+    finished = drained(server)
     assert {which: made.tokens for which, made in finished.items()} == alone
     del paged, finished, server
     gc.collect()
@@ -291,13 +289,12 @@ def test_in_a_server_too_a_copy_that_lacks_nothing_is_always_accepted(form):
     """
     target = TARGETS[form](toy(vocab_size=5, window=16))
     limits = Limits(max_num_seqs=2, prefill_chunk=4)
-    server, finished = Server(target, CopyDraft(target, 3), 3, limits), {}
+    server = Server(target, CopyDraft(target, 3), 3, limits)
     for seed, prompt in enumerate(([0, 1], [2], [3, 0, 1, 4, 2, 2, 0, 1, 3], [4, 4, 1])):
         server.submit(prompt, 40, Sampling(), RandomSource(seed))
-    while len(finished) < 4:
-        finished |= server.step()
-    assert [made.alpha for made in finished.values()] == [1] * 4
-    assert all(any(r.n_examined == 3 for r in made.rounds) for made in finished.values())
+    finished = drained(server).values()
+    assert [made.alpha for made in finished] == [1] * 4
+    assert all(any(r.n_examined == 3 for r in made.rounds) for made in finished)
 
 
 def test_a_guess_reads_one_token_at_its_own_position():

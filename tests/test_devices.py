@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import NAMES, REAL, make_model
+from conftest import NAMES, REAL, make_model, sure
 from pretend import Pretend
 
 from nanogpt import checkpoint
@@ -239,11 +239,6 @@ def medusa(model, *shape):
 def block_draft(model, target, markov):
     drafter = parallel.BlockDrafter(model.config, (1, 2), K=3, reach=4, rank=2)
     return parallel.BlockDraft(target, random_weights(drafter, model), markov=markov)
-
-
-def sure(q):
-    """How likely a guess is kept, says somebody who does not know."""
-    return float(q.max()) ** 0.5
 
 
 def net_of(model):

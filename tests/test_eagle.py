@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from conftest import TINY, make_model, read_text, restarts
+from conftest import TINY, generator_of, make_model, read_text, restarts
 from matplotlib.patches import FancyBboxPatch
 from series import module_of
 from texts import off
@@ -40,10 +40,6 @@ LAYERS = {"hidden": None, "streams": (1, 3)}
 layered = pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
 
 MAKE_DRAFTS = DATA_DIR / "make_drafts.py"
-
-
-def generator_of(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def windows_of(target, n=3, seed=0):

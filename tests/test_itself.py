@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import read_text
+from conftest import random_weights, read_text
 from texts import off
 from torch import nn
 
@@ -161,13 +161,9 @@ def windows():
     return torch.randint(3, (2, 2, 8), generator=torch.Generator().manual_seed(4))  # x, y
 
 
-def with_adapter(model, adapter, seed=2):
+def with_adapter(model, adapter):
     """An exit in float64 that agrees with nobody: random weights, the adapter's among them."""
-    head = itself.exit_head(model, adapter).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in head.parameters():
-        nn.init.normal_(p, generator=generator)
-    return head.requires_grad_(False)
+    return random_weights(itself.exit_head(model, adapter), seed=2)
 
 
 @pytest.mark.pairs

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import drained, sure
 
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
@@ -60,14 +61,6 @@ def shipped():
     target, tokenizer = checkpoint.load()
     tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
     return FusedLanguageModel(target), prompts_of(held_out, 3), tokens
-
-
-def drained(server):
-    """{id: generation} of all that a server has been asked."""
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
-    return done
 
 
 def draft_of(name, K, target, tokens):
@@ -258,11 +251,6 @@ def test_one_eagle_reads_each_pair_of_each_text_once():
 
 
 # ---- the drafts of Part VI, and its targets
-
-
-def sure(q):
-    """How likely a guess is kept, says somebody who does not know."""
-    return float(q.max()) ** 0.5
 
 
 def net():

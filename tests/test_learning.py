@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from conftest import drained
 from texts import off
 
 from nanogpt import checkpoint
@@ -254,9 +255,7 @@ def test_greedy_texts_are_plain_decodings_in_every_loop_with_every_cache(make, f
         server = Server(target, LearningDraft(make(), 3, shared), limits=limits)
         for prompt in prompts:
             server.submit(prompt, 12, greedy)
-        answers = {}
-        while server.requests:
-            answers |= server.step()
+        answers = drained(server)
         assert [answers[i].tokens for i in range(3)] == plain
 
 
@@ -287,10 +286,7 @@ def test_apart_a_request_is_bit_for_bit_what_it_is_alone_and_shared_it_is_not(ma
         server = Server(toy_target(3, 8), draft, limits=Limits(max_num_seqs=1))
         for prompt in prompts:
             server.submit(prompt, 18, rng=RandomSource(len(prompt)))
-        answers = {}
-        while server.requests:
-            answers |= server.step()
-        return answers[neighbour]
+        return drained(server)[neighbour]
 
     def same(a, b):
         rows = zip(a.rounds, b.rounds, strict=False)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import restarts
+from conftest import restarts, whole
 from series import NOTEBOOKS, answers
 from texts import off
 
@@ -45,10 +45,6 @@ def test_the_output_is_the_targets_own(form, make, sampling):
 def test_it_is_lossless_where_the_context_restarts(form, make, letters):
     target = TARGETS[form](toy_target(letters, 4, seed=2))
     assert off(tree_generate, target, make(letters), 4) < 1e-12
-
-
-def whole(low, high, generator):
-    return int(torch.randint(low, high + 1, (), generator=generator))
 
 
 def greedy_case(case):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import TINY, make_model, restarts
+from conftest import TINY, make_model, random_weights, restarts
 from texts import off
 
 from nanogpt import checkpoint
@@ -18,13 +18,9 @@ from nanogpt.train import make_optimizer, on_text, train
 from nanogpt.trees.loop import tree_generate
 
 
-def random_layer(target, seed=0):
+def random_layer(target):
     """An MTP layer in float64 that knows nothing."""
-    layer = EagleHead(target.config, norms=True).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in layer.parameters():
-        torch.nn.init.normal_(p, generator=generator)
-    return layer.requires_grad_(False).share(target)
+    return random_weights(EagleHead(target.config, norms=True)).share(target)
 
 
 class Knows:

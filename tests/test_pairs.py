@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from conftest import drained
 from texts import off
 
 from nanogpt import checkpoint
@@ -277,14 +278,6 @@ TREES += [
 def test_trees_grown_from_it_are_exact(name, siblings):
     target = from_memory(toy_target(3, 8, seed=1))
     assert off(tree_generate, target, Grown(DRAFTS[name](), [2, 1], siblings), 3) < 1e-12
-
-
-def drained(server):
-    """{id: generation} of all that a server has been asked."""
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
-    return done
 
 
 PROMPTS = [[0, 1], [2], [1, 1, 0, 2, 0, 1, 0, 1, 2, 2], [2, 0, 1]]

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import drained, random_weights, sure
 from texts import off
-from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.arena import referee
@@ -38,18 +38,9 @@ from nanogpt.trees.tree import ReadText
 SAMPLINGS = Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)
 
 
-def sure(q):
-    """How likely a guess is kept, says somebody who does not know."""
-    return float(q.max()) ** 0.5
-
-
 def wild_block(target, K=2):
     """A block drafter with random weights, in float64."""
-    drafter = parallel.BlockDrafter(target.config, (1,), K=K, reach=3, rank=2).double()
-    generator = torch.Generator().manual_seed(0)
-    for weight in drafter.parameters():
-        nn.init.normal_(weight, generator=generator)
-    return drafter.requires_grad_(False)
+    return random_weights(parallel.BlockDrafter(target.config, (1,), K=K, reach=3, rank=2))
 
 
 def drafts_of(V, target, nodes=3):
@@ -178,11 +169,10 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
             for b, prompt in enumerate(prompts)
         ]
         others = [batch_generate(target, draft, prompts, 14, samplings=sampling)]
-        server, served = Server(target, draft, seed=0), {}
+        server = Server(target, draft, seed=0)
         for b, prompt in enumerate(prompts):
             server.submit(prompt, 14, sampling, RandomSource(b))
-        while len(served) < 3:
-            served |= server.step()
+        served = drained(server)
         if draft.reads:  # a server's first round after a read is without such guesses
             assert sampling.temperature or [served[b].tokens for b in range(3)] == [
                 made.tokens for made in alone
@@ -357,9 +347,9 @@ def test_the_shipped_stop_serves_the_table():
 def test_a_sibling_is_as_likely_as_its_elders_are_refused_and_it_is_kept():
     """Where a guess is kept nine times in ten, a chain comes before a second sibling."""
     q = torch.tensor([0.9, 0.1], dtype=torch.float64)
-    for sure in (None, lambda q: 0.9):
+    for told in (None, lambda q: 0.9):
         root = Root(lambda path: q, 3, Sampling(), RandomSource(0))
-        (tree,) = best_first([root], 4, 2, sure)
+        (tree,) = best_first([root], 4, 2, told)
         assert tree.parents == [-1, 0, 1, -1], "values .9, .81, .73, and then .1"
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import restarts
+from conftest import drained, restarts
 from texts import off
 
 from nanogpt import checkpoint, same
@@ -289,9 +289,8 @@ def test_a_request_is_the_plain_text_of_its_dice_however_it_is_served(form, capa
         for seed, one in enumerate(asked)
     ]
     server.submit([1, 2], 20)
-    requests, done = list(server.queue.by_id.values()), {}
-    while server.requests or server.finished:
-        done |= server.step()
+    requests = list(server.queue.by_id.values())
+    done = drained(server)
     assert any(request.preempted for request in requests) == scarce
     for seed, (id, one) in enumerate(zip(ids, asked, strict=True)):
         own = autoregressive_generate(plain, *one, rng=dice(seed, one[0]))
@@ -386,9 +385,7 @@ def in_a_server(cache, guesser):
     server = serving.Server(target, GUESSERS[guesser](target), 3, limits)
     for seed, (prompt, T) in enumerate(ASKED):
         server.submit(prompt, 18, Sampling(T), dice(seed, prompt), steps=SAME_TREE)
-    requests, done = server.requests, {}
-    while server.requests or server.finished:
-        done |= server.step()
+    requests, done = server.requests, drained(server)
     assert any(request.preempted for request in requests)
     return [done[id] for id in range(len(ASKED))]
 
@@ -475,9 +472,7 @@ def test_a_constrained_reply_is_the_plain_one_by_the_same_dice(rules):
     for seed, prompt in enumerate(prompts):
         asked = {"constraints": rules, "steps": SAME_TREE}
         server.submit(prompt, 16, rng=dice(seed, prompt), **asked)
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
+    done = drained(server)
     for seed, (prompt, plain) in enumerate(zip(prompts, own, strict=True)):
         found = [made[seed], done[seed]]
         for draft, steps in ((TABLE, SAME), (MODEL, SAME), (Favourites(TABLE, 5), SAME_TREE)):

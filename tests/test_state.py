@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import drained
 from texts import off
 
 from nanogpt import checkpoint
@@ -366,9 +367,7 @@ def test_a_server_that_throws_texts_out_reads_their_states_anew(shipped, way):
     thrown_out, preempt = [], server.preempt
     server.preempt = lambda: thrown_out.append(preempt())
     numbers = [server.submit(p, 40, Sampling(0)) for p in prompts]
-    answers = {}
-    while len(answers) < 3:
-        answers |= server.step()
+    answers = drained(server)
     assert [answers[n].tokens for n in numbers] == own
     assert thrown_out
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import TINY, make_model
+from conftest import TINY, generator_of, make_model, whole
 from texts import off
 
 from nanogpt.cache import cache_length
@@ -23,15 +23,6 @@ from nanogpt.trees.tree import Proposer, ReadText, Tree, keep_path, tree_mask
 SIBLINGS = ("with", "without", "fixed")
 FORMS = {"per-head": lambda target: target, "fused": FusedLanguageModel}
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-
-
-def generator_of(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def whole(low, high, generator):
-    """A whole number from low to high, both included."""
-    return int(torch.randint(low, high + 1, (), generator=generator))
 
 
 def random_tree(nodes, depth, vocab_size, generator):

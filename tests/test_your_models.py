@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from conftest import drained
 from texts import off
 
 from nanogpt import checkpoint
@@ -232,12 +233,11 @@ def test_batches_servers_and_constraints_take_one():
     together = batch_generate(target, draft, prompts, lengths, 3, Sampling(), rngs)
     assert [one.tokens for one in together] == alone
 
-    server, done = Server(target, draft, K=3), {}
+    server = Server(target, draft, K=3)
     dice = [SameDice(b, len(p)) for b, p in enumerate(prompts)]
     for p, n, one in zip(prompts, lengths, dice, strict=True):
         server.submit(p, n, Sampling(), one, steps=SAME_TREE)
-    while len(done) < 3:
-        done |= server.step()
+    done = drained(server)
     for b, (p, n) in enumerate(zip(prompts, lengths, strict=True)):
         dice = SameDice(b, len(p))
         assert done[b].tokens == autoregressive_generate(target, p, n, Sampling(), dice).tokens
