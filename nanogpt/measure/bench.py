@@ -503,11 +503,8 @@ def run(
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of a run."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="nanogpt bench", description=__doc__, formatter_class=how)
     parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
     parser.add_argument("--settings", action="store_true", help="the best draft, as people sample")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))
