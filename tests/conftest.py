@@ -221,9 +221,7 @@ def make_model(config=TINY, seed=0, dtype=torch.float64):
 
 def random_weights(module, seed=0):
     """The module in float64, frozen, with large random weights: it knows nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    for p in module.double().requires_grad_(False).parameters():
-        torch.nn.init.normal_(p, generator=generator)
+    toys.at_random(seed, module)
     return module
 
 

