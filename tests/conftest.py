@@ -22,8 +22,8 @@ import warm
 from jupyter_client.provisioning import local_provisioner
 from pretend import Pretend
 
-from nanogpt import data
-from nanogpt.drafts import ngram
+from nanogpt import checkpoint, data
+from nanogpt.drafts import ngram, transformer
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof import toys
 from nanogpt.trees.tree import ReadText
@@ -228,6 +228,13 @@ def random_weights(module, seed=0):
 @pytest.fixture
 def tiny():
     return make_model()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The shipped target, its distilled draft, and their tokenizer."""
+    target, tokenizer = checkpoint.load()
+    return target, checkpoint.load(transformer.DISTILLED)[0], tokenizer
 
 
 def generator_of(seed):

@@ -13,7 +13,6 @@ import torch
 from conftest import make_model
 from tqdm import tqdm
 
-from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import DATA_DIR
 from nanogpt.drafts import transformer
@@ -48,13 +47,6 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.grammar import Grammar
 from nanogpt.targets.fused import FusedLanguageModel
-
-
-@pytest.fixture(scope="module")
-def pair():
-    target, tokenizer = checkpoint.load()
-    draft, _ = checkpoint.load(transformer.DISTILLED)
-    return target, draft, tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -388,12 +388,9 @@ def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own, inside
         draft = Hybrid(repeats, table, draft)
     other = deepcopy(target)
     assert tree_generate(target, draft, [0, 1], 5).tokens
-    with pytest.raises(ValueError, match=r"decode with draft.target"):
-        tree_generate(other, draft, [0, 1], 5)
-    with pytest.raises(ValueError, match=r"decode with draft.target"):
-        batch_generate(other, draft, [[0, 1]], 5)
-    with pytest.raises(ValueError, match=r"decode with draft.target"):
-        Server(other, draft)
+    for decode, *asked in ((tree_generate, [0, 1], 5), (batch_generate, [[0, 1]], 5), (Server,)):
+        with pytest.raises(ValueError, match=r"decode with draft.target"):
+            decode(other, draft, *asked)
 
 
 def test_two_drafts_that_go_on_from_different_targets_make_no_hybrid():

@@ -297,14 +297,12 @@ def test_lossless_with_other_lengths():
     check_lossless(speculative_generate, n=4, K=1)
 
 
-@pytest.mark.parametrize("cases", [20, pytest.param(60, marks=pytest.mark.wide)])
+MANY = pytest.param(2000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("cases", [20, pytest.param(60, marks=pytest.mark.wide), MANY])
 def test_greedy_equality_on_a_fixed_sample_of_random_cases(cases):
     check_greedy(speculative_generate, cases=cases, seed=1)
-
-
-@pytest.mark.slow
-def test_greedy_equality_on_2000_random_cases():
-    check_greedy(speculative_generate, cases=2000, seed=2)
 
 
 def float32_case(case):
@@ -325,15 +323,10 @@ def float32_case(case):
     return None
 
 
-@pytest.mark.slow
-def test_greedy_equality_on_2000_random_cases_in_float32():
-    distances = [float32_case(case) for case in range(2000)]
-    assert all(distance < 1e-4 for distance in distances if distance is not None)
-
-
 @pytest.mark.two_ways
-def test_greedy_equality_in_float32_on_a_fixed_sample():
-    distances = [float32_case(case) for case in range(24)]
+@pytest.mark.parametrize("cases", [24, MANY])
+def test_greedy_equality_in_float32_on_a_fixed_sample(cases):
+    distances = [float32_case(case) for case in range(cases)]
     assert all(distance < 1e-4 for distance in distances if distance is not None)
 
 

@@ -267,13 +267,11 @@ def greedy_case(case):
 
 
 @pytest.mark.two_ways
-def test_greedy_trees_equal_autoregressive_decoding():
-    assert sum(map(greedy_case, range(60))) > 20, "paths lead through later siblings, too"
-
-
-@pytest.mark.slow
-def test_greedy_trees_equal_autoregressive_decoding_in_2000_cases():
-    assert sum(map(greedy_case, range(2000))) > 500
+@pytest.mark.parametrize(
+    "cases, least", [(60, 20), pytest.param(2000, 500, marks=pytest.mark.slow)]
+)
+def test_greedy_trees_equal_autoregressive_decoding(cases, least):
+    assert sum(map(greedy_case, range(cases))) > least, "paths lead through later siblings, too"
 
 
 @pytest.mark.two_ways
