@@ -540,7 +540,6 @@ def test_the_command_says_in_one_line_why_it_refuses(tmp_path, monkeypatch, caps
         ([], "give the file of your draft; `nanogpt arena --new my_draft.py` writes one"),
         (["nothing.py"], "there is no file nothing.py; `nanogpt arena --new nothing.py` writes"),
         (["x.py", "--pairs=0"], "must be at least 1"),
-        (["x.py", "--json=none/x.json"], "none is no folder: make it, or write x.json elsewhere"),
     ],
 )
 def test_impossible_arguments_are_refused(wrong, says, monkeypatch, toy):
