@@ -170,9 +170,7 @@ def load_module(
 
 
 def load(
-    path: Path = TARGET,
-    device: str | torch.device = "cpu",
-    make_one: str = "nanogpt train",
+    path: Path = TARGET, device: str | torch.device = "cpu", make_one: str = "nanogpt train"
 ) -> tuple[GPTLanguageModel, CharTokenizer]:
     """The model in a checkpoint, in eval mode on `device`, and its tokenizer.
 

@@ -22,8 +22,8 @@ import warm
 from jupyter_client.provisioning import local_provisioner
 from pretend import Pretend
 
-from nanogpt import data
-from nanogpt.drafts import ngram
+from nanogpt import checkpoint, data
+from nanogpt.drafts import ngram, transformer
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof import toys
 from nanogpt.trees.tree import ReadText
@@ -219,9 +219,59 @@ def make_model(config=TINY, seed=0, dtype=torch.float64):
     return model.to(dtype).eval()
 
 
+def random_weights(module, seed=0):
+    """The module in float64, frozen, with large random weights: it knows nothing."""
+    toys.at_random(seed, module)
+    return module
+
+
 @pytest.fixture
 def tiny():
     return make_model()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The shipped target, its distilled draft, and their tokenizer."""
+    target, tokenizer = checkpoint.load()
+    return target, checkpoint.load(transformer.DISTILLED)[0], tokenizer
+
+
+def generator_of(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def whole(low, high, generator):
+    """A whole number from low to high, both included."""
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def sure(q):
+    """How likely a guess is kept, says somebody who does not know."""
+    return float(q.max()) ** 0.5
+
+
+def drained(server):
+    """{id: generation} of all that a server has been asked."""
+    done = {}
+    while server.requests or server.finished:
+        done |= server.step()
+    return done
+
+
+def ended(pid, seconds=60.0):
+    """Whether the process is gone (or a zombie of somebody else's) within some seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return True
+        state = Path(f"/proc/{pid}/stat")
+        if state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
 
 
 GPUS = ("cuda", "mps")

@@ -538,12 +538,8 @@ def test_the_command_says_in_one_line_why_it_refuses(tmp_path, monkeypatch, caps
     "wrong, says",
     [
         ([], "give the file of your draft; `nanogpt arena --new my_draft.py` writes one"),
-        (
-            ["nothing.py"],
-            "there is no file nothing.py; `nanogpt arena --new nothing.py` writes",
-        ),
+        (["nothing.py"], "there is no file nothing.py; `nanogpt arena --new nothing.py` writes"),
         (["x.py", "--pairs=0"], "must be at least 1"),
-        (["x.py", "--json=none/x.json"], "none is no folder: make it, or write x.json elsewhere"),
     ],
 )
 def test_impossible_arguments_are_refused(wrong, says, monkeypatch, toy):

@@ -13,7 +13,6 @@ import torch
 from conftest import make_model
 from tqdm import tqdm
 
-from nanogpt import checkpoint
 from nanogpt.__main__ import main as nanogpt
 from nanogpt.data import DATA_DIR
 from nanogpt.drafts import transformer
@@ -48,13 +47,6 @@ from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.constraints import Constraints, complete
 from nanogpt.serving.grammar import Grammar
 from nanogpt.targets.fused import FusedLanguageModel
-
-
-@pytest.fixture(scope="module")
-def pair():
-    target, tokenizer = checkpoint.load()
-    draft, _ = checkpoint.load(transformer.DISTILLED)
-    return target, draft, tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -890,10 +882,7 @@ def test_the_command_ends_with_the_code_of_a_readers_engine(
 @pytest.mark.parametrize(
     "arguments,why",
     [
-        (
-            ["nope"],
-            "no engine 'nope'; there are nanogpt, transformers, or a file.py with open",
-        ),
+        (["nope"], "no engine 'nope'; there are nanogpt, transformers, or a file.py with open"),
         (["vllm"], "no engine 'vllm'; there are"),
         (["nanogpt", "--bug", f"{len(BUGS) + 1}"], f"the gallery has 1 to {len(BUGS)}"),
         (["nanogpt", "--bug", "0"], "there is no bug 0"),

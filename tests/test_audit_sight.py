@@ -56,13 +56,6 @@ def keep(part: str, found: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair():
-    target, tokenizer = checkpoint.load()
-    draft, _ = checkpoint.load(transformer.DISTILLED)
-    return target, draft, tokenizer
-
-
-@pytest.fixture(scope="module")
 def truth(pair):
     """All of it, as in an audit: the joint distribution takes its time."""
     return Truth.of(*pair)

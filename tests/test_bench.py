@@ -358,12 +358,6 @@ def test_impossible_settings_are_refused(wrong):
         main(wrong)
 
 
-@pytest.mark.parametrize("option", ["--json", "--picture"])
-def test_where_nothing_can_be_written_is_said_before_the_minutes(option, tmp_path):
-    with pytest.raises(ValueError, match=f"{tmp_path / 'none'} is no folder: make it, or write x"):
-        main([f"{option}={tmp_path / 'none' / 'x'}", "--pairs=1000000"])
-
-
 @pytest.mark.parametrize(
     ("share", "free"), [(1.0, 2), (0.9, 2), (0.67, 1), (0.5, 1), (0.4, 1), (0.3, 0)]
 )

@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from conftest import TINY, make_model, read_text, restarts
+from conftest import TINY, make_model, random_weights, read_text, restarts
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.data import get_batch
 from nanogpt.drafts import parallel
 from nanogpt.drafts.parallel import BlockDraft, BlockDrafter, block_loss, guess_blocks
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import deep_toy, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS
@@ -31,23 +30,7 @@ kinds = pytest.mark.parametrize("kind", TARGETS)
 
 def random_drafter(config, layers=(1,), K=2, reach=3, seed=0):
     """A drafter in float64 that knows nothing, its correction as large as its logits."""
-    drafter = BlockDrafter(config, layers, K, reach, rank=2).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in drafter.parameters():
-        torch.nn.init.normal_(p, generator=generator)
-    return drafter.requires_grad_(False)
-
-
-def texts_of(target, draft, prompt, n, sampling=Sampling()):
-    """The exact distribution of n tokens by the draft, and by the target alone."""
-
-    def made(rng):
-        return tuple(tree_generate(target, draft, prompt, n, sampling=sampling, rng=rng).tokens)
-
-    own = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, prompt, n, sampling, rng).tokens)
-    )
-    return enumerate_outcomes(made), own
+    return random_weights(BlockDrafter(config, layers, K, reach, rank=2), seed)
 
 
 @pytest.mark.pairs
@@ -57,13 +40,7 @@ def texts_of(target, draft, prompt, n, sampling=Sampling()):
 def test_the_text_is_the_targets_own(kind, sampling, markov):
     toy = toy_target(3, 8, seed=1)
     draft = BlockDraft(toy, random_drafter(toy.config), markov=markov)
-
-    def program(rng):
-        made = tree_generate(TARGETS[kind](toy), draft, [0, 1], 3, sampling=sampling, rng=rng)
-        return tuple(made.tokens)
-
-    exact = exact_continuations(toy, 3, sampling)
-    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+    assert off(tree_generate, TARGETS[kind](toy), draft, 3, sampling, own=toy) < 1e-12
 
 
 @markov
@@ -71,15 +48,13 @@ def test_the_text_is_the_targets_own(kind, sampling, markov):
 def test_a_text_that_starts_with_one_token_and_restarts_is_the_targets_own(kind, markov):
     toy = toy_target(2, 4, seed=3)
     draft = BlockDraft(toy, random_drafter(toy.config), markov=markov)
-    got, own = texts_of(TARGETS[kind](toy), draft, [1], 5)
-    assert total_variation(got, own) < 1e-12
+    assert off(tree_generate, TARGETS[kind](toy), draft, 5, prompt=[1], own=toy) < 1e-12
 
 
 def test_several_layers_are_the_targets_own():
     toy, _ = deep_toy()
     drafter = random_drafter(toy.config, (1, 2, 3))
-    got, own = texts_of(toy, BlockDraft(toy, drafter), [0, 1], 3)
-    assert total_variation(got, own) < 1e-12
+    assert off(tree_generate, toy, BlockDraft(toy, drafter), 3) < 1e-12
 
 
 class Claims(BlockDraft):
@@ -97,8 +72,7 @@ class Claims(BlockDraft):
 def test_the_wrong_claim_is_caught_by_enumeration_and_not_by_greedy_text():
     toy = toy_target(3, 8, seed=1)
     wrong = Claims(toy, random_drafter(toy.config))
-    got, own = texts_of(toy, wrong, [0, 1], 3)
-    assert total_variation(got, own) > 0.01
+    assert off(tree_generate, toy, wrong, 3) > 0.01
 
 
 def prompts(target, many):
@@ -154,7 +128,7 @@ def test_what_is_kept_of_a_text_equals_what_is_computed_afresh(kind):
             kept = super().seen(text)
             streams, _ = target.states(torch.tensor([text.tokens[-1 - text.cache_length : -1]]))
             fresh = drafter.project(side_by_side(streams, self.layers)[0])
-            torch.testing.assert_close(kept, fresh[-drafter.reach :], rtol=0, atol=1e-9)
+            torch.testing.assert_close(kept, fresh[-drafter.reach :])
             asked.append(text.start)
             return kept
 
@@ -184,8 +158,8 @@ def test_features_of_before_a_restart_are_seen_in_the_guesses_only():
     )
     assert [r.candidates for r in good.rounds] != [r.candidates for r in stale.rounds]
     toy = toy_target(2, 4, seed=3)
-    got, own = texts_of(toy, Stale(toy, random_drafter(toy.config)), [1, 0], 4)
-    assert total_variation(got, own) < 1e-12
+    stale = Stale(toy, random_drafter(toy.config))
+    assert off(tree_generate, toy, stale, 4, prompt=[1, 0]) < 1e-12
 
 
 @pytest.mark.two_ways
@@ -202,7 +176,7 @@ def test_guesses_in_the_middle_of_a_text_are_those_of_the_draft():
         tree = BlockDraft(target, drafter, markov=False).propose(
             text, 3, Sampling(), RandomSource(0)
         )
-        torch.testing.assert_close(tree.q, torch.softmax(logits[i], -1), rtol=0, atol=1e-9)
+        torch.testing.assert_close(tree.q, torch.softmax(logits[i], -1))
         assert before[i].tolist() == x[0, start : start + 3].tolist()
         torch.testing.assert_close(p[i], own[start : start + 3])
 
@@ -226,12 +200,6 @@ def test_a_chain_is_as_long_as_asked_and_its_guesses_do_not_depend_on_that():
         short = BlockDraft(target, drafter, K).propose(text, most, Sampling(), RandomSource(0))
         assert short.tokens == long.tokens[:2]
         torch.testing.assert_close(short.q, long.q[:2])
-
-
-@pytest.mark.parametrize("K", [0, 5])
-def test_a_chain_that_the_drafter_cannot_fill_is_refused(K):
-    with pytest.raises(ValueError, match="has 1 to 4 places"):
-        BlockDraft(make_model(), BlockDrafter(TINY, (1,), 4), K)
 
 
 def test_a_new_drafter_corrects_nothing():
@@ -323,4 +291,4 @@ def test_what_is_kept_of_a_text_is_never_more_than_was_read_of_it(tiny):
     for n in (5, 3, 4, 1):
         text.hidden = whole[:n]
         right = drafter.project(text.hidden)[-4:]
-        torch.testing.assert_close(draft.seen(text), right, rtol=0, atol=1e-9)
+        torch.testing.assert_close(draft.seen(text), right)

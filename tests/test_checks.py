@@ -259,10 +259,7 @@ def forgetful(target, draft, prompt, n, K=4, sampling=Sampling(), rng=None, stop
 GREEDY = {
     "target": (lambda: decoder(accept=many), "SelfDraft"),
     "worst": (lambda: decoder(accept=stubborn()), "WorstDraft"),
-    "even": (
-        lambda: decoder(draft=last_of_the_best, accept=first_of_the_best),
-        "TableDraft",
-    ),
+    "even": (lambda: decoder(draft=last_of_the_best, accept=first_of_the_best), "TableDraft"),
     "restarts": (lambda: forgetful, "greedy decoding differs"),
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import series
 import torch
+from conftest import ended
 from series import GUESS, NAMES, NOTEBOOKS, ROOT, answers, code_lines, solutions, turn
 
 from nanogpt.__main__ import main
@@ -352,19 +353,6 @@ def test_what_waits_for_ever_is_given_up_and_not_called_endless(
     found = verdict(write(tmp_path, answer), seconds=1)
     why = "it hardly computed: it waits for something, or the machine is busy"
     assert found == Verdict(UNKNOWN, f"no end in 1 s, and {why}; `--seconds 5` waits longer")
-
-
-def ended(pid):
-    """Whether a process ends within seconds, or is a zombie that nobody has buried."""
-    for _ in range(50):
-        try:
-            os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_who_stops_listening_ends_what_still_runs(tmp_path, monkeypatch):

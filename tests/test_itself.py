@@ -4,23 +4,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import read_text
+from conftest import random_weights, read_text
+from texts import off
 from torch import nn
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.data import get_batch
 from nanogpt.drafts import itself
-from nanogpt.generate import Round, autoregressive_generate, prefill
+from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.model import GPTConfig, GPTLanguageModel
-from nanogpt.proof.checks import exact_continuations, tensors
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import tensors
+from nanogpt.proof.toys import at_random
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
 from nanogpt.train import make_optimizer, train
-from nanogpt.trees.loop import TREE, tree_generate, verify_tree
-from nanogpt.trees.rules import accept_tree
-from nanogpt.trees.tree import ReadText, Tree, keep_path
+from nanogpt.trees.loop import TREE, tree_generate, tree_rounds, verify_tree
+from nanogpt.trees.tree import ReadText, Tree
 
 both = pytest.mark.parametrize("form", TARGETS)
 verify_begun = itself.going_on(verify_tree)
@@ -29,13 +29,11 @@ GOING_ON = replace(TREE, verify=verify_begun)
 
 def toy(form="per-head", layers=3, vocab_size=3, window=8, seed=1):
     """A toy target of several blocks in float64, and a head that agrees with none of them."""
-    model = GPTLanguageModel(GPTConfig(vocab_size, window, layers, 2, 4)).double().eval()
-    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, vocab_size, bias=False)).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in [*model.parameters(), *head.parameters()]:
-        nn.init.normal_(p, std=1.0, generator=generator)
-    model.requires_grad_(False).lm_head.weight *= 0.4
-    return TARGETS[form](model), head.requires_grad_(False)
+    model = GPTLanguageModel(GPTConfig(vocab_size, window, layers, 2, 4))
+    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, vocab_size, bias=False))
+    at_random(seed, model, head)
+    model.lm_head.weight *= 0.4
+    return TARGETS[form](model), head
 
 
 samplings = pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5, top_k=2)], ids=str)
@@ -48,15 +46,8 @@ samplings = pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5, top_k
 @samplings
 def test_the_output_is_the_targets_own(form, K, depth, sampling):
     target, head = toy(form, vocab_size=3 if sampling.top_k else 2)
-    draft, n = itself.EarlyExitDraft(target, depth, head, K), 3
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(
-                target, draft, [0, 1], n, sampling=sampling, rng=rng, steps=GOING_ON
-            ).tokens
-        )
-    )
-    assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
+    draft = itself.EarlyExitDraft(target, depth, head, K)
+    assert off(tree_generate, target, draft, 3, sampling, steps=GOING_ON) < 1e-12
 
 
 @pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
@@ -64,10 +55,7 @@ def test_the_output_is_the_targets_own(form, K, depth, sampling):
 def test_it_is_lossless_where_the_context_restarts(form, letters):
     target, head = toy(form, vocab_size=letters, window=4)
     draft = itself.EarlyExitDraft(target, 2, head, 2)
-    got = enumerate_outcomes(
-        lambda rng: tuple(tree_generate(target, draft, [0, 1], 4, rng=rng, steps=GOING_ON).tokens)
-    )
-    assert total_variation(got, exact_continuations(target, 4, Sampling())) < 1e-12
+    assert off(tree_generate, target, draft, 4, steps=GOING_ON) < 1e-12
 
 
 @pytest.mark.pairs
@@ -115,19 +103,12 @@ def test_a_begun_chain_is_verified_as_any_chain(form, depth, prompt):
 @both
 def test_the_cache_is_that_of_a_fresh_prefill_after_every_round(form):
     target, head = toy(form, vocab_size=4, window=32)
-    draft, rng = itself.EarlyExitDraft(target, 2, head, 3), RandomSource(5)
-    text, accepted = read_text(target, [0, 1, 2], 24), set()
-    while not text.done:
-        tree = draft.propose(text, text.room, Sampling(), rng)
-        p, _, new_kvs = verify_begun(target, text, tree, Sampling())
-        path, token = accept_tree(tree, p, rng)
-        emitted = [*(tree.tokens[node] for node in path), token]
-        past_kvs = keep_path(new_kvs, path, text.position)
-        text.take(Round(tree.tokens, tree.q, p, emitted, text.position), past_kvs)
+    draft, text = itself.EarlyExitDraft(target, 2, head, 3), read_text(target, [0, 1, 2], 24)
+    accepted = set()
+    for done in tree_rounds(text, draft, rng=RandomSource(5), steps=GOING_ON):
         fresh = tensors(prefill(target, text.tokens[:-1]))
-        for t, right in zip(tensors(text.past_kvs), fresh, strict=True):
-            assert torch.allclose(t, right, rtol=0, atol=1e-9)
-        accepted.add(len(path))
+        torch.testing.assert_close(tensors(text.past_kvs), fresh)
+        accepted.add(done.n_accepted)
     assert len(accepted) > 2  # all lengths, or nearly
 
 
@@ -155,18 +136,6 @@ def test_a_draft_that_may_guess_nothing_says_so_with_an_empty_tree():
     assert tree.tokens == [] and tree.q.shape == (0, 3)
 
 
-@pytest.mark.parametrize("depth", [0, 4, -1])
-def test_a_depth_that_the_target_does_not_have_is_refused(depth):
-    with pytest.raises(ValueError, match="3 blocks"):
-        itself.EarlyExitDraft(*toy()[:1], depth, toy()[1])
-
-
-@pytest.mark.parametrize("K", [0, -1, 1.5, True])
-def test_a_bad_K_is_refused(K):
-    with pytest.raises(ValueError, match="whole number from 1"):
-        itself.EarlyExitDraft(toy()[0], 1, toy()[1], K)
-
-
 def test_layer_dropout_goes_from_none_to_all_of_it():
     layer_dropout = itself.layer_dropout
     assert [layer_dropout(layer, 4, 0.2) for layer in (0, 3)] == [0, pytest.approx(0.2)]
@@ -190,13 +159,9 @@ def windows():
     return torch.randint(3, (2, 2, 8), generator=torch.Generator().manual_seed(4))  # x, y
 
 
-def with_adapter(model, adapter, seed=2):
+def with_adapter(model, adapter):
     """An exit in float64 that agrees with nobody: random weights, the adapter's among them."""
-    head = itself.exit_head(model, adapter).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in head.parameters():
-        nn.init.normal_(p, generator=generator)
-    return head.requires_grad_(False)
+    return random_weights(itself.exit_head(model, adapter), seed=2)
 
 
 @pytest.mark.pairs
@@ -206,15 +171,8 @@ def with_adapter(model, adapter, seed=2):
 @samplings
 def test_with_a_block_of_its_own_the_output_is_the_targets_too(form, K, depth, sampling):
     target, _ = toy(form, vocab_size=3 if sampling.top_k else 2)
-    draft, n = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K), 3
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(
-                target, draft, [0, 1], n, sampling=sampling, rng=rng, steps=GOING_ON
-            ).tokens
-        )
-    )
-    assert total_variation(got, exact_continuations(target, n, sampling)) < 1e-12
+    draft = itself.AdapterDraft(target, depth, with_adapter(target, "block"), K)
+    assert off(tree_generate, target, draft, 3, sampling, steps=GOING_ON) < 1e-12
 
 
 @pytest.mark.two_ways

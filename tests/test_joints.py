@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import drained, sure
 
 from nanogpt import checkpoint
 from nanogpt.data import load_corpus, train_val_split
@@ -60,14 +61,6 @@ def shipped():
     target, tokenizer = checkpoint.load()
     tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
     return FusedLanguageModel(target), prompts_of(held_out, 3), tokens
-
-
-def drained(server):
-    """{id: generation} of all that a server has been asked."""
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
-    return done
 
 
 def draft_of(name, K, target, tokens):
@@ -260,11 +253,6 @@ def test_one_eagle_reads_each_pair_of_each_text_once():
 # ---- the drafts of Part VI, and its targets
 
 
-def sure(q):
-    """How likely a guess is kept, says somebody who does not know."""
-    return float(q.max()) ** 0.5
-
-
 def net():
     """A net that takes a step every other round."""
     return NetStudent(TransformerDraft(deepcopy(toy_target(5, 16, seed=5))), 2, 0.05).copy()
@@ -400,12 +388,9 @@ def test_a_draft_that_goes_on_from_another_targets_passes_is_refused(own, inside
         draft = Hybrid(repeats, table, draft)
     other = deepcopy(target)
     assert tree_generate(target, draft, [0, 1], 5).tokens
-    with pytest.raises(ValueError, match=r"decode with draft.target"):
-        tree_generate(other, draft, [0, 1], 5)
-    with pytest.raises(ValueError, match=r"decode with draft.target"):
-        batch_generate(other, draft, [[0, 1]], 5)
-    with pytest.raises(ValueError, match=r"decode with draft.target"):
-        Server(other, draft)
+    for decode, *asked in ((tree_generate, [0, 1], 5), (batch_generate, [[0, 1]], 5), (Server,)):
+        with pytest.raises(ValueError, match=r"decode with draft.target"):
+            decode(other, draft, *asked)
 
 
 def test_two_drafts_that_go_on_from_different_targets_make_no_hybrid():
@@ -518,6 +503,7 @@ def test_an_end_repeats_if_it_stands_anywhere_before_from_the_first_token_to_the
                 starts = range(n - least)  # a match may overlap the end, and begin the text
                 again = any(context[i:][:least] == context[-least:] for i in starts)
                 assert repeats(context, least) == (again and n > least), context
+    assert repeats([1, 2, 3, 4, 9, 1, 2, 3, 4]) and not repeats([1, 2, 3, 4, 9, 2, 3, 4])
 
 
 @pytest.mark.parametrize("kind", [GPTLanguageModel, FusedLanguageModel])

@@ -7,6 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from conftest import drained
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer
@@ -30,7 +32,8 @@ from nanogpt.engines.adapters import open_nanogpt
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import learning as lab
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import exact_continuations
+from nanogpt.proof.exact import total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import batch_generate
@@ -189,15 +192,6 @@ def test_the_temperature_is_undone():
     assert ((unsampled(cut.probs(logits), cut) > 0).sum(-1) == 2).all()
 
 
-def test_bad_settings_are_refused():
-    for first, order, prior in ((2, 1, 1.0), (-1, 2, 1.0), (0, 2, 0.0)):
-        with pytest.raises(ValueError, match="first, order and prior"):
-            SoftTable(random_draft(3), first, order, prior)
-    for K in (0, True, 1.5):
-        with pytest.raises(ValueError, match="K is"):
-            LearningDraft(table(), K)
-
-
 # ---- Losses
 
 
@@ -237,15 +231,11 @@ def test_the_hybrid_is_kl_at_eta_0_and_tv_far_above_and_its_weight_has_no_gradie
 @shared_or_not
 def test_the_text_is_the_targets_own_whatever_is_learnt_on_the_way(make, shared):
     target = toy_target(2, 4, seed=1)  # over a restart
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0, 1], 4, rng=rng).tokens)
-    )
 
-    def decode(rng):
-        draft = LearningDraft(make(2), 1, shared)
-        return tuple(tree_generate(target, draft, [0, 1], 4, rng=rng).tokens)
+    def anew(target, make, *asked, **how):
+        return tree_generate(target, LearningDraft(make(2), 1, shared), *asked, **how)
 
-    assert total_variation(enumerate_outcomes(decode), exact) < 1e-12
+    assert off(anew, target, make, 4) < 1e-12
 
 
 @every_student
@@ -265,9 +255,7 @@ def test_greedy_texts_are_plain_decodings_in_every_loop_with_every_cache(make, f
         server = Server(target, LearningDraft(make(), 3, shared), limits=limits)
         for prompt in prompts:
             server.submit(prompt, 12, greedy)
-        answers = {}
-        while server.requests:
-            answers |= server.step()
+        answers = drained(server)
         assert [answers[i].tokens for i in range(3)] == plain
 
 
@@ -298,10 +286,7 @@ def test_apart_a_request_is_bit_for_bit_what_it_is_alone_and_shared_it_is_not(ma
         server = Server(toy_target(3, 8), draft, limits=Limits(max_num_seqs=1))
         for prompt in prompts:
             server.submit(prompt, 18, rng=RandomSource(len(prompt)))
-        answers = {}
-        while server.requests:
-            answers |= server.step()
-        return answers[neighbour]
+        return drained(server)[neighbour]
 
     def same(a, b):
         rows = zip(a.rounds, b.rounds, strict=False)
@@ -411,13 +396,10 @@ def test_tokens_a_pass_without_coins_are_those_of_rounds_that_begin_at_any_place
 def test_sampled_texts_are_the_targets_and_so_is_their_p():
     target = toy_target(3, 16)
     texts, probs = lab.sampled(target, 400, 3, seed=0)
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0], 3, rng=rng).tokens)
-    )
     counts = {}
     for text in texts[:, 1:].tolist():
         counts[tuple(text)] = counts.get(tuple(text), 0) + 1 / len(texts)
-    assert total_variation(counts, exact) < 0.12
+    assert total_variation(counts, exact_continuations(target, 3, prompt=(0,))) < 0.12
     logits = target(texts[:, :-1])[0]
     assert torch.allclose(probs, Sampling().probs(logits), rtol=0, atol=1e-9)
 

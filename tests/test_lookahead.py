@@ -4,14 +4,13 @@ import itertools
 
 import pytest
 import torch
-from conftest import restarts
+from conftest import restarts, whole
 from series import NOTEBOOKS, answers
+from texts import off
 
 from nanogpt.course import chapter_21 as chapter
 from nanogpt.drafts.lookahead import JacobiDraft, LookaheadDraft, NGramPool
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Watched, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS, FusedLanguageModel
@@ -31,23 +30,13 @@ SMALL = {
 every_draft = pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
 
 
-def distance(target, draft, sampling, n=4):
-    """Total variation between the draft's texts of n tokens and the target's own."""
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(target, draft, [0, 1], n, sampling=sampling, rng=rng).tokens
-        )
-    )
-    return total_variation(got, exact_continuations(target, n, sampling))
-
-
 @pytest.mark.pairs
 @both
 @every_draft
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.5), Sampling(top_k=2)], ids=str)
 def test_the_output_is_the_targets_own(form, make, sampling):
     target = TARGETS[form](toy_target(3, 8, seed=1))
-    assert distance(target, make(3), sampling, n=3) < 1e-12
+    assert off(tree_generate, target, make(3), 3, sampling) < 1e-12
 
 
 @pytest.mark.parametrize("letters", [2, pytest.param(3, marks=pytest.mark.wide)])
@@ -55,11 +44,7 @@ def test_the_output_is_the_targets_own(form, make, sampling):
 @every_draft
 def test_it_is_lossless_where_the_context_restarts(form, make, letters):
     target = TARGETS[form](toy_target(letters, 4, seed=2))
-    assert distance(target, make(letters), Sampling()) < 1e-12
-
-
-def whole(low, high, generator):
-    return int(torch.randint(low, high + 1, (), generator=generator))
+    assert off(tree_generate, target, make(letters), 4) < 1e-12
 
 
 def greedy_case(case):
@@ -80,15 +65,12 @@ def greedy_case(case):
     return len(rounds), sum(r.path != list(range(len(r.path))) for r in rounds)
 
 
-def test_greedy_text_equals_autoregressive_decoding():
-    accepted, aside = map(sum, zip(*map(greedy_case, range(48)), strict=True))
-    assert accepted > 100 and aside > 30, "guesses are accepted, and not only a chain's"
-
-
-@pytest.mark.slow
-def test_greedy_text_equals_autoregressive_decoding_in_2000_cases():
-    accepted, aside = map(sum, zip(*map(greedy_case, range(2000)), strict=True))
-    assert accepted > 3000 and aside > 1000
+@pytest.mark.parametrize(
+    "cases, least", [(48, (100, 30)), pytest.param(2000, (3000, 1000), marks=pytest.mark.slow)]
+)
+def test_greedy_text_equals_autoregressive_decoding(cases, least):
+    accepted, aside = map(sum, zip(*map(greedy_case, range(cases)), strict=True))
+    assert accepted > least[0] and aside > least[1], "guesses stand, and not only a chain's"
 
 
 # ---- Jacobi
@@ -328,11 +310,3 @@ def test_the_check_of_its_exercise_takes_right_answers_and_refuses_wrong_ones():
         else:
             with pytest.raises(AssertionError, match=why):
                 chapter.check_read(space["my_read"])
-
-
-@pytest.mark.parametrize("wrong", [(0, 3, 1), (2, 1, 1), (2, 3, -1)], ids=str)
-def test_impossible_windows_are_refused(wrong):
-    with pytest.raises(ValueError, match="it takes W >= 1, N >= 2 and G >= 0"):
-        LookaheadDraft(7, *wrong)
-    with pytest.raises(ValueError, match="m is 0"):
-        JacobiDraft(7, 0)

@@ -9,32 +9,22 @@ import numpy as np
 import pytest
 import torch
 from conftest import words_in
+from texts import off
 
 from nanogpt.course import chapter_18 as chapter
 from nanogpt.drafts.grown import Grown
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import TableDraft, random_draft, toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.trees.loop import TREE, tree_generate
-from nanogpt.trees.lossy import (
-    accept_fly,
-    accept_mixture,
-    accept_typical,
-    longest_path,
-)
+from nanogpt.trees.lossy import accept_fly, accept_mixture, accept_typical, longest_path
 from nanogpt.trees.rules import accept_tree
 from nanogpt.trees.tree import ReadText, Tree
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]  # toy T
 GOOD_P, GOOD_Q = [0.7, 0.2, 0.06, 0.04], [0.6, 0.25, 0.09, 0.06]
-KINDS = {
-    "one": (1, "with"),
-    "with": (2, "with"),
-    "without": (2, "without"),
-    "fixed": (2, "fixed"),
-}
+KINDS = {"one": (1, "with"), "with": (2, "with"), "without": (2, "without"), "fixed": (2, "fixed")}
 
 
 def bill(rule, p, q, width=1, siblings="with"):
@@ -65,10 +55,10 @@ TABLE = {  # (acceptance, total variation) for each of KINDS, on toy T
 @pytest.mark.parametrize("name", TABLE)
 def test_each_rules_bill_on_the_toy(name):
     rule, bills = TABLE[name]
-    for kind, (accepted, off) in zip(KINDS, bills, strict=True):
+    for kind, (accepted, distance) in zip(KINDS, bills, strict=True):
         got = bill(rule, P, Q, *KINDS[kind])
         assert got[0] == pytest.approx(accepted, abs=5e-4), kind
-        assert got[2] == pytest.approx(off, abs=5e-4 if off else 1e-12), kind
+        assert got[2] == pytest.approx(distance, abs=5e-4 if distance else 1e-12), kind
 
 
 def test_typical_accepts_less_than_the_exact_rule_where_the_draft_is_good_and_is_off():
@@ -148,14 +138,8 @@ def test_the_mixture_loses_nothing_at_weight_1_in_whole_texts(kind):
 
 def test_typical_acceptance_and_fly_are_off_in_whole_texts():
     toy, grown = toy_target(3, 8, seed=1), Grown(random_draft(3, seed=2), (1, 1), "with")
-    own = exact_continuations(toy, 3, Sampling())
     for accept in (accept_typical(), accept_fly(1)):
-        made = enumerate_outcomes(
-            lambda rng, steps=replace(TREE, accept=accept): tuple(
-                tree_generate(toy, grown, [0, 1], 3, rng=rng, steps=steps).tokens
-            )
-        )
-        assert total_variation(made, own) > 0.05
+        assert off(tree_generate, toy, grown, 3, steps=replace(TREE, accept=accept)) > 0.05
 
 
 @pytest.mark.parametrize("kind", TREES)
@@ -366,25 +350,6 @@ def test_fly_is_the_exact_rule_where_nothing_is_forgiven(K):
         assert total_variation(program(rule), exact) < 1e-12
     if K > 1:
         assert total_variation(program(accept_fly(K - 1)), exact) > 0.01
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: accept_mixture(-0.1),
-        lambda: accept_mixture(1.1),
-        lambda: accept_mixture(float("nan")),
-        lambda: accept_typical(-0.1, 0.3),
-        lambda: accept_typical(0.1, float("nan")),
-        lambda: accept_fly(0),
-        lambda: accept_fly(1, -0.1),
-        lambda: accept_fly(1, float("nan")),
-        lambda: accept_fly(1, 0.3, 0),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be"):
-        wrong()
 
 
 @pytest.mark.parametrize("name", RULES)

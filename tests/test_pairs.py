@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 import torch
+from conftest import drained
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.data import CharTokenizer, load_corpus, read_stand_in, train_val_split
@@ -28,8 +30,7 @@ from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import check_spelling, exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import check_spelling
 from nanogpt.proof.gallery import mutant
 from nanogpt.proof.toys import from_memory, toy_pairs, toy_target
 from nanogpt.same import SAME, SAME_TREE, Favourites, SameDice
@@ -259,10 +260,7 @@ def test_the_spelling_check_sees_a_cache_that_keeps_tokens_by_their_number():
 def test_the_joint_distribution_is_the_targets_own_over_a_restart(make, K, sampling):
     target, prompt = from_memory(toy_target(3, 4, seed=1)), (0, 1, 2)
     n = 4 if sampling == Sampling() and K == 3 else 3
-    got = enumerate_outcomes(
-        lambda rng: tuple(speculative_generate(target, make(), prompt, n, K, sampling, rng).tokens)
-    )
-    assert total_variation(exact_continuations(target, n, sampling, prompt), got) < 1e-12
+    assert off(speculative_generate, target, make(), n, sampling, prompt, K=K) < 1e-12
 
 
 # A tree asks for q alone, and `least` is a matter of chains: those two say what "pairs" says. How
@@ -279,22 +277,7 @@ TREES += [
 @pytest.mark.parametrize(("name", "siblings"), TREES)
 def test_trees_grown_from_it_are_exact(name, siblings):
     target = from_memory(toy_target(3, 8, seed=1))
-    got = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(
-                target, Grown(DRAFTS[name](), [2, 1], siblings), [0, 1], 3, rng=rng
-            ).tokens
-        )
-    )
-    assert total_variation(exact_continuations(target, 3), got) < 1e-12
-
-
-def drained(server):
-    """{id: generation} of all that a server has been asked."""
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
-    return done
+    assert off(tree_generate, target, Grown(DRAFTS[name](), [2, 1], siblings), 3) < 1e-12
 
 
 PROMPTS = [[0, 1], [2], [1, 1, 0, 2, 0, 1, 0, 1, 2, 2], [2, 0, 1]]

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 import torch
-from conftest import TINY, make_model, read_text, restarts
+from conftest import TINY, make_model, random_weights, read_text, restarts
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.drafts import parallel
@@ -18,8 +19,6 @@ from nanogpt.drafts.parallel import (
     overlap_loss,
 )
 from nanogpt.generate import autoregressive_generate
-from nanogpt.proof.checks import exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import toy_target
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.targets.fused import TARGETS
@@ -35,15 +34,6 @@ SHAPES = {
 shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def random_heads(config, n_heads, seed=0):
-    """Heads in float64 that know nothing."""
-    heads = MedusaHeads(config, n_heads).double()
-    generator = torch.Generator().manual_seed(seed)
-    for p in heads.parameters():
-        torch.nn.init.normal_(p, generator=generator)
-    return heads.requires_grad_(False)
-
-
 def test_a_new_head_repeats_lm_head(tiny):
     hidden = torch.randn(2, 5, TINY.n_embd, dtype=torch.float64)
     logits = MedusaHeads.on(tiny, 3)(hidden)
@@ -52,7 +42,7 @@ def test_a_new_head_repeats_lm_head(tiny):
 
 
 def test_a_head_is_a_residual_block_and_a_linear_layer():
-    heads, h = random_heads(TINY, 3), torch.randn(TINY.n_embd, dtype=torch.float64)
+    heads, h = random_weights(MedusaHeads(TINY, 3)), torch.randn(TINY.n_embd, dtype=torch.float64)
     for i in range(3):
         mixed = h + torch.nn.functional.silu(heads.mix[i] @ h)
         torch.testing.assert_close(heads(h)[i], heads.out[i] @ mixed)
@@ -130,27 +120,19 @@ def test_training_finds_the_token_that_lm_head_does_not_know():
 )
 def test_the_text_is_the_targets_own(kind, sampling, shape):
     toy = toy_target(3, 8, seed=1)
-    draft, fast = MedusaDraft(random_heads(toy.config, 2), *shape), TARGETS[kind](toy)
-
-    def program(rng):
-        return tuple(tree_generate(fast, draft, [0, 1], 3, sampling=sampling, rng=rng).tokens)
-
-    exact = exact_continuations(toy, 3, sampling)
-    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+    draft, fast = (
+        MedusaDraft(random_weights(MedusaHeads(toy.config, 2)), *shape),
+        TARGETS[kind](toy),
+    )
+    assert off(tree_generate, fast, draft, 3, sampling, own=toy) < 1e-12
 
 
 @pytest.mark.parametrize("shape", [(), ([-1, -1, 1], [1, 0, 1])], ids=["chain", "tree"])
 def test_a_text_that_starts_with_one_token_is_the_targets_own(shape):
     """Its first round has no hidden state to look at; a restart lies within it."""
     toy = toy_target(2, 4, seed=3)
-    draft = MedusaDraft(random_heads(toy.config, 2), *shape)
-
-    def program(decode):
-        return enumerate_outcomes(lambda rng: tuple(decode(rng).tokens))
-
-    own = program(lambda rng: autoregressive_generate(toy, [1], 4, rng=rng))
-    got = program(lambda rng: tree_generate(toy, draft, [1], 4, rng=rng))
-    assert total_variation(own, got) < 1e-12
+    draft = MedusaDraft(random_weights(MedusaHeads(toy.config, 2)), *shape)
+    assert off(tree_generate, toy, draft, 4, prompt=[1]) < 1e-12
 
 
 @pytest.mark.two_ways
@@ -168,7 +150,7 @@ def test_greedy_text_is_equal_over_restarts(kind, shape):
 
 def test_a_chain_claims_the_q_it_was_drawn_from(tiny):
     sampling = Sampling(0.7, top_k=3)
-    heads, text = random_heads(TINY, 3), read_text(tiny, [1, 2, 3], 10)
+    heads, text = random_weights(MedusaHeads(TINY, 3)), read_text(tiny, [1, 2, 3], 10)
     tree = MedusaDraft(heads).propose(text, 5, sampling, RandomSource(0))
     assert tree.parents == [-1, 0, 1] and len(tree.tokens) == 3
     torch.testing.assert_close(tree.q, sampling.probs(heads(text.hidden[-1])))
@@ -177,7 +159,7 @@ def test_a_chain_claims_the_q_it_was_drawn_from(tiny):
 
 
 def test_a_tree_holds_the_ranked_tokens_with_one_hot_q_and_is_cut_where_there_is_no_room(tiny):
-    heads, text = random_heads(TINY, 2), read_text(tiny, [1, 2, 3], 10)
+    heads, text = random_weights(MedusaHeads(TINY, 2)), read_text(tiny, [1, 2, 3], 10)
     order = heads(text.hidden[-1]).argsort(descending=True).tolist()
     draft = MedusaDraft(heads, [-1, 0, -1, 2, 2], [0, 1, 3, 0, 2])
     tree = draft.propose(text, 2, Sampling(), RandomSource(0))
@@ -191,7 +173,7 @@ def test_a_tree_holds_the_ranked_tokens_with_one_hot_q_and_is_cut_where_there_is
 
 def test_a_tree_that_is_cut_keeps_its_parents_wherever_deep_nodes_stand(tiny):
     """By hand: x, its child y, y's child z, then a and its child b; z is too deep."""
-    heads, text = random_heads(TINY, 3), read_text(tiny, [1, 2, 3], 10)
+    heads, text = random_weights(MedusaHeads(TINY, 3)), read_text(tiny, [1, 2, 3], 10)
     draft = MedusaDraft(heads, [-1, 0, 1, -1, 3], [0, 1, 0, 2, 0])
     tree = draft.propose(text, 2, Sampling(), RandomSource(0))
     near, far, _ = heads(text.hidden[-1]).argsort(descending=True).tolist()
@@ -204,7 +186,7 @@ def test_a_sparse_tree_that_is_cut_is_its_upper_part(tiny, n):
     parents, ranks = sparse_tree([[0.8, 0.1], [0.7, 0.2], [0.6, 0.3]], n)
     depths = depths_of(parents)
     assert depths != sorted(depths)
-    heads, text = random_heads(TINY, 3), read_text(tiny, [1, 2, 3], 10)
+    heads, text = random_weights(MedusaHeads(TINY, 3)), read_text(tiny, [1, 2, 3], 10)
     order = heads(text.hidden[-1]).argsort(descending=True).tolist()
     tree = MedusaDraft(heads, parents, ranks).propose(text, 2, Sampling(), RandomSource(0))
 
@@ -218,7 +200,7 @@ def test_a_sparse_tree_that_is_cut_is_its_upper_part(tiny, n):
 
 @pytest.mark.parametrize("shape", [(), ([-1], [0])], ids=["chain", "tree"])
 def test_nothing_is_guessed_without_a_state_or_without_room(tiny, shape):
-    draft = MedusaDraft(random_heads(TINY, 1), *shape)
+    draft = MedusaDraft(random_weights(MedusaHeads(TINY, 1)), *shape)
     for text, most in ((read_text(tiny, [1], 5), 3), (read_text(tiny, [1, 2], 5), 0)):
         tree = draft.propose(text, most, Sampling(), RandomSource(0))
         assert tree.tokens == [] and tree.q.shape == (0, TINY.vocab_size)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from conftest import drained, random_weights, sure
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.arena import referee
@@ -22,7 +23,6 @@ from nanogpt.drafts.lookup import SuffixDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.generate import autoregressive_generate
 from nanogpt.measure import bench, records
-from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_serving import product_of
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.toys import Led, from_memory, random_draft, toy_target
@@ -38,18 +38,9 @@ from nanogpt.trees.tree import ReadText
 SAMPLINGS = Sampling(), Sampling(0.5), Sampling(0), Sampling(top_k=2)
 
 
-def sure(q):
-    """How likely a guess is kept, says somebody who does not know."""
-    return float(q.max()) ** 0.5
-
-
 def wild_block(target, K=2):
     """A block drafter with random weights, in float64."""
-    drafter = parallel.BlockDrafter(target.config, (1,), K=K, reach=3, rank=2).double()
-    generator = torch.Generator().manual_seed(0)
-    for weight in drafter.parameters():
-        nn.init.normal_(weight, generator=generator)
-    return drafter.requires_grad_(False)
+    return random_weights(parallel.BlockDrafter(target.config, (1,), K=K, reach=3, rank=2))
 
 
 def drafts_of(V, target, nodes=3):
@@ -74,12 +65,7 @@ def test_the_output_is_the_targets_own(name, rule, sampling):
     """By enumeration of the real loop, over a restart; drawn siblings are among the guesses."""
     target = from_memory(toy_target(2, 4, seed=1))
     draft, steps = drafts_of(2, target)[name], replace(TREE, accept=rule)
-    made = enumerate_outcomes(
-        lambda rng: tuple(
-            tree_generate(target, draft, [0, 1], 4, sampling, rng, steps=steps).tokens
-        )
-    )
-    assert total_variation(made, exact_continuations(target, 4, sampling)) < 1e-12
+    assert off(tree_generate, target, draft, 4, sampling, steps=steps) < 1e-12
 
 
 @pytest.mark.parametrize("name", drafts_of(5, toy_target(5, 8)))
@@ -183,11 +169,10 @@ def test_alone_in_a_batch_and_in_a_server_they_take_as_many_passes(name):
             for b, prompt in enumerate(prompts)
         ]
         others = [batch_generate(target, draft, prompts, 14, samplings=sampling)]
-        server, served = Server(target, draft, seed=0), {}
+        server = Server(target, draft, seed=0)
         for b, prompt in enumerate(prompts):
             server.submit(prompt, 14, sampling, RandomSource(b))
-        while len(served) < 3:
-            served |= server.step()
+        served = drained(server)
         if draft.reads:  # a server's first round after a read is without such guesses
             assert sampling.temperature or [served[b].tokens for b in range(3)] == [
                 made.tokens for made in alone
@@ -271,12 +256,6 @@ def test_a_hybrid_asks_one_of_the_two_and_the_context_says_which():
     assert hybrid.propose(new, 9, Sampling(), RandomSource(0)).q.max() < 1
 
 
-def test_what_repeats():
-    assert repeats([1, 2, 3, 4, 9, 1, 2, 3, 4]) and repeats([1, 1, 1, 1, 1])
-    assert not repeats([1, 2, 3, 4]) and not repeats([1, 2, 3, 4, 9, 2, 3, 4])
-    assert repeats([1, 2, 1], 1) and not repeats([1, 2, 3], 1)
-
-
 def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
     target, tokenizer = checkpoint.load()
     fused, V = FusedLanguageModel(target), target.config.vocab_size
@@ -293,9 +272,6 @@ def test_a_hybrid_keeps_at_least_what_the_lookup_of_it_keeps_in_a_refrain():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: BestFirst(random_draft(3), 0), "nodes is 0"),
-        (lambda: BestFirst(random_draft(3), 2.5), "nodes is 2.5; it must be a whole number"),
-        (lambda: BestFirst(random_draft(3), True), "nodes is True; it must be a whole number"),
         (
             lambda: budget_generate(toy_target(3, 8), BestFirst(random_draft(3), 2), [1, 2], 4),
             "prompts are lists",
@@ -371,9 +347,9 @@ def test_the_shipped_stop_serves_the_table():
 def test_a_sibling_is_as_likely_as_its_elders_are_refused_and_it_is_kept():
     """Where a guess is kept nine times in ten, a chain comes before a second sibling."""
     q = torch.tensor([0.9, 0.1], dtype=torch.float64)
-    for sure in (None, lambda q: 0.9):
+    for told in (None, lambda q: 0.9):
         root = Root(lambda path: q, 3, Sampling(), RandomSource(0))
-        (tree,) = best_first([root], 4, 2, sure)
+        (tree,) = best_first([root], 4, 2, told)
         assert tree.parents == [-1, 0, 1, -1], "values .9, .81, .73, and then .1"
 
 

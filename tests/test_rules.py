@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import texts
 import torch
 
 from nanogpt.course.chapter_17 import largest_flow, least_cut
 from nanogpt.drafts.grown import Grown
-from nanogpt.generate import autoregressive_generate
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.decoders import tree_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
@@ -41,18 +40,9 @@ block = functools.partial(speculative_generate, steps=replace(CHAIN, accept=acce
 
 def off(generate, n, K, sampling=Sampling(), V=3, prompt=(0, 1), fused=False):
     """Total variation between a decoder's n tokens and the target's own, by enumeration."""
-    model, draft, prompt = from_memory(toy_target(V, 8, seed=1)), random_draft(V), list(prompt)
-    if prompt == [0, 1]:
-        exact = exact_continuations(model, n, sampling)
-    else:
-        exact = enumerate_outcomes(
-            lambda rng: tuple(autoregressive_generate(model, prompt, n, sampling, rng).tokens)
-        )
-    target = FusedLanguageModel(model) if fused else model
-    got = enumerate_outcomes(
-        lambda rng: tuple(generate(target, draft, prompt, n, K, sampling, rng).tokens)
-    )
-    return total_variation(got, exact)
+    own = from_memory(toy_target(V, 8, seed=1))
+    target = FusedLanguageModel(own) if fused else own
+    return texts.off(generate, target, random_draft(V), n, sampling, prompt, own, K=K)
 
 
 @pytest.mark.pairs

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import restarts
+from conftest import drained, restarts
+from texts import off
 
 from nanogpt import checkpoint, same
 from nanogpt.data import load_corpus, train_val_split
@@ -31,17 +32,11 @@ from nanogpt.generate import autoregressive_generate
 from nanogpt.measure.clock import prompts_of
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
+from nanogpt.proof.checks import exact_continuations
 from nanogpt.proof.checks_promises import RULES
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import served
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit, p_value
-from nanogpt.proof.toys import (
-    SelfDraft,
-    WorstDraft,
-    random_draft,
-    random_head,
-    toy_target,
-)
+from nanogpt.proof.toys import SelfDraft, WorstDraft, random_draft, random_head, toy_target
 from nanogpt.same import (
     SAME,
     SAME_TREE,
@@ -136,11 +131,7 @@ def random_case(seed):
 
 @pytest.mark.parametrize(
     "texts",
-    [
-        60,
-        pytest.param(600, marks=pytest.mark.wide),
-        pytest.param(2000, marks=pytest.mark.slow),
-    ],
+    [60, pytest.param(600, marks=pytest.mark.wide), pytest.param(2000, marks=pytest.mark.slow)],
 )
 def test_texts_are_token_for_token_those_of_plain_decoding(texts):
     """Eleven decoders in turn, both forms of the target, all in float64."""
@@ -298,9 +289,8 @@ def test_a_request_is_the_plain_text_of_its_dice_however_it_is_served(form, capa
         for seed, one in enumerate(asked)
     ]
     server.submit([1, 2], 20)
-    requests, done = list(server.queue.by_id.values()), {}
-    while server.requests or server.finished:
-        done |= server.step()
+    requests = list(server.queue.by_id.values())
+    done = drained(server)
     assert any(request.preempted for request in requests) == scarce
     for seed, (id, one) in enumerate(zip(ids, asked, strict=True)):
         own = autoregressive_generate(plain, *one, rng=dice(seed, one[0]))
@@ -395,9 +385,7 @@ def in_a_server(cache, guesser):
     server = serving.Server(target, GUESSERS[guesser](target), 3, limits)
     for seed, (prompt, T) in enumerate(ASKED):
         server.submit(prompt, 18, Sampling(T), dice(seed, prompt), steps=SAME_TREE)
-    requests, done = server.requests, {}
-    while server.requests or server.finished:
-        done |= server.step()
+    requests, done = server.requests, drained(server)
     assert any(request.preempted for request in requests)
     return [done[id] for id in range(len(ASKED))]
 
@@ -484,9 +472,7 @@ def test_a_constrained_reply_is_the_plain_one_by_the_same_dice(rules):
     for seed, prompt in enumerate(prompts):
         asked = {"constraints": rules, "steps": SAME_TREE}
         server.submit(prompt, 16, rng=dice(seed, prompt), **asked)
-    done = {}
-    while server.requests or server.finished:
-        done |= server.step()
+    done = drained(server)
     for seed, (prompt, plain) in enumerate(zip(prompts, own, strict=True)):
         found = [made[seed], done[seed]]
         for draft, steps in ((TABLE, SAME), (MODEL, SAME), (Favourites(TABLE, 5), SAME_TREE)):
@@ -519,20 +505,13 @@ def joint_of(decode, n_texts):
     return Counter(tuple(decode(seed).tokens) for seed in range(n_texts))
 
 
-def exact_texts(target, prompt, n):
-    """{text: probability} of the target's own texts, by enumeration, over its restarts."""
-    return enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, prompt, n, rng=rng).tokens)
-    )
-
-
 N_TEXTS = 300
 
 
 def test_texts_by_the_same_dice_come_as_often_as_the_target_says():
     """Joint counts of five tokens over a restart: not a token alone, but how they go together."""
     target, prompt = FusedLanguageModel(toy_target(2, 4, seed=1)), [0, 1, 1]
-    exact = exact_texts(target, prompt, 5)
+    exact = exact_continuations(target, 5, prompt=(0, 1, 1))
     counts = joint_of(
         lambda seed: autoregressive_generate(target, prompt, 5, rng=dice(seed, prompt)), N_TEXTS
     )
@@ -559,29 +538,22 @@ def test_an_index_that_counts_within_the_window_repeats_its_noise_and_counts_tel
         return speculative_generate(target, random_draft(2), prompt, 5, 3, rng=rng, steps=SAME)
 
     assert all(plain(seed).tokens == drafted(seed).tokens for seed in range(30))
-    exact = exact_texts(target, prompt, 5)
+    exact = exact_continuations(target, 5, prompt=(0, 1, 1))
     statistic, freedom = chi_squared(joint_of(plain, N_TEXTS), exact, N_TEXTS)
     assert statistic > 2 * chi_squared_limit(freedom)
 
 
 def test_the_rule_is_exact_with_independent_draws_too_by_enumeration():
     """Accept if equal, without any shared noise: no bias, and only Σ p q is accepted."""
-    target, draft, prompt = toy_target(2, 8, seed=2), random_draft(2), [0, 1]
-    exact = exact_texts(target, prompt, 3)
+    target, draft = toy_target(2, 8, seed=2), random_draft(2)
     chain = replace(CHAIN, accept=accept_same)
-    made = enumerate_outcomes(
-        lambda rng: tuple(
-            speculative_generate(target, draft, prompt, 3, 2, rng=rng, steps=chain).tokens
-        )
-    )
-    assert total_variation(made, exact) < 1e-12
-    grown = Grown(draft, [2, 1], "without")
+    assert off(speculative_generate, target, draft, 3, K=2, steps=chain) < 1e-12
 
-    def of_tree(rng):
+    def of_tree(*asked, rng, **how):
         rng.index = 0  # for the step that rewinds it: an enumeration draws anew every time
-        return tuple(tree_generate(target, grown, prompt, 3, rng=rng, steps=SAME_TREE).tokens)
+        return tree_generate(*asked, rng=rng, steps=SAME_TREE, **how)
 
-    assert total_variation(enumerate_outcomes(of_tree), exact) < 1e-12
+    assert off(of_tree, target, Grown(draft, [2, 1], "without"), 3) < 1e-12
 
 
 # ---- How often the two agree
@@ -685,17 +657,9 @@ def test_noise_that_drew_the_guess_may_not_draw_its_replacement(monkeypatch):
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: SameDice(-1, 0), "seed is -1"),
-        (lambda: SameDice(0, -1), "index is -1"),
-        (lambda: SameDice(0, 1.5), "index is 1.5"),
         (lambda: SameDice(0, 0).categorical(np.array([0.5, 0.4])), "sum to 1"),
-        (lambda: Favourites(random_draft(3), 0), "nodes is 0"),
-        (lambda: Favourites(random_draft(3), 2, 0.0), "sharpness 0.0"),
         (lambda: accept_same([0], torch.ones(1, 2), torch.ones(2, 2), RandomSource(0)), "sum to"),
-        (
-            lambda: accept_same_tree(Tree.empty(2), torch.ones(1, 2), RandomSource(0)),
-            "sum to 1",
-        ),
+        (lambda: accept_same_tree(Tree.empty(2), torch.ones(1, 2), RandomSource(0)), "sum to 1"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(make, says):

@@ -126,11 +126,8 @@ def test_categorical_is_the_inverse_cdf_of_one_uniform():
         assert float(p[:token].sum()) - 1e-12 <= u < float(p[: token + 1].sum()) + 1e-12
 
 
-def test_frequencies_approach_the_probabilities():
-    rng, p, n = RandomSource(1), probs(), 20_000
-    counts = np.bincount([rng.categorical(p) for _ in range(n)], minlength=4)
-    chi2 = ((counts - n * p.numpy()) ** 2 / (n * p.numpy())).sum()
-    assert chi2 < 16.3  # 3 degrees of freedom, p = 0.001
+def test_bernoulli_comes_as_often_as_its_probability():
+    rng, n = RandomSource(1), 20_000
     accepted = sum(rng.bernoulli(0.3) for _ in range(n))
     assert abs(accepted / n - 0.3) < 4 * math.sqrt(0.3 * 0.7 / n)
 

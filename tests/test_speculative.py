@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
@@ -16,8 +17,8 @@ from nanogpt.drafts.adaptive import adaptive
 from nanogpt.drafts.bigram import BigramDraftModel
 from nanogpt.drafts.ngram import count_ngrams
 from nanogpt.generate import autoregressive_generate, prefill
-from nanogpt.proof.checks import check_greedy, check_lossless, exact_continuations
-from nanogpt.proof.exact import enumerate_outcomes, total_variation
+from nanogpt.proof.checks import check_greedy, check_lossless
+from nanogpt.proof.exact import enumerate_outcomes
 from nanogpt.proof.toys import (
     SelfDraft,
     TableDraft,
@@ -75,9 +76,7 @@ def test_the_bigram_refuses_tokens_outside_the_vocabulary():
 )
 def test_candidates_come_from_the_very_distributions_that_are_returned(sampling):
     draft = random_draft(3)
-    got = enumerate_outcomes(
-        lambda rng: tuple(draft_tokens(draft, [0], 2, sampling, rng)[0]),
-    )
+    got = enumerate_outcomes(lambda rng: tuple(draft_tokens(draft, [0], 2, sampling, rng)[0]))
     for (a, b), probability in got.items():
         q = [sampling.probs(draft.table[i].log()) for i in (0, a)]
         assert probability == pytest.approx(float(q[0][a] * q[1][b]), abs=1e-15)
@@ -230,17 +229,8 @@ def test_lengths_chosen_before_each_draw_lose_nothing_under_either_rule(rule, V,
         [[0.7] + [0.3 * rest] * (V - 1)] + [[0.5] + [0.5 * rest] * (V - 1)] * (V - 1)
     )
     lengths, steps = set(), replace(CHAIN, draft=adaptive(while_sure), accept=rule)
-
-    def program(rng):
-        how = {"rng": rng, "steps": steps}
-        made = speculative_generate(target, draft, [0], n, **how)
-        lengths.add(len(made.rounds[0].candidates))
-        return tuple(made.tokens)
-
-    exact = enumerate_outcomes(
-        lambda rng: tuple(autoregressive_generate(target, [0], n, rng=rng).tokens)
-    )
-    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+    how = {"steps": steps, "look": lambda made: lengths.add(len(made.rounds[0].candidates))}
+    assert off(speculative_generate, target, draft, n, prompt=[0], **how) < 1e-12
     assert len(lengths) > 1, "the first rounds differ in length"
 
 
@@ -294,22 +284,12 @@ def test_the_joint_distribution_of_whole_texts_is_the_targets_own(K, name):
     """Several rounds, every kind of draft."""
     target, n = from_memory(toy_target(2, 8, seed=1)), 4 if K < 4 else 5
     draft = MADE[name](target)
-    got = enumerate_outcomes(
-        lambda rng: tuple(speculative_generate(target, draft, [0, 1], n, K, rng=rng).tokens)
-    )
-    assert total_variation(got, exact_continuations(target, n)) < 1e-12
+    assert off(speculative_generate, target, draft, n, K=K) < 1e-12
 
 
 def test_the_joint_distribution_is_the_targets_across_a_restart():
     target = from_memory(toy_target(2, 4, seed=2))
-    texts = [
-        enumerate_outcomes(lambda rng, run=run: tuple(run(rng).tokens))
-        for run in (
-            lambda rng: autoregressive_generate(target, [0, 1], 5, rng=rng),
-            lambda rng: speculative_generate(target, random_draft(2), [0, 1], 5, 3, rng=rng),
-        )
-    ]
-    assert total_variation(*texts) < 1e-12
+    assert off(speculative_generate, target, random_draft(2), 5, K=3) < 1e-12
 
 
 def test_lossless_with_other_lengths():
@@ -317,14 +297,12 @@ def test_lossless_with_other_lengths():
     check_lossless(speculative_generate, n=4, K=1)
 
 
-@pytest.mark.parametrize("cases", [20, pytest.param(60, marks=pytest.mark.wide)])
+MANY = pytest.param(2000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("cases", [20, pytest.param(60, marks=pytest.mark.wide), MANY])
 def test_greedy_equality_on_a_fixed_sample_of_random_cases(cases):
     check_greedy(speculative_generate, cases=cases, seed=1)
-
-
-@pytest.mark.slow
-def test_greedy_equality_on_2000_random_cases():
-    check_greedy(speculative_generate, cases=2000, seed=2)
 
 
 def float32_case(case):
@@ -345,15 +323,10 @@ def float32_case(case):
     return None
 
 
-@pytest.mark.slow
-def test_greedy_equality_on_2000_random_cases_in_float32():
-    distances = [float32_case(case) for case in range(2000)]
-    assert all(distance < 1e-4 for distance in distances if distance is not None)
-
-
 @pytest.mark.two_ways
-def test_greedy_equality_in_float32_on_a_fixed_sample():
-    distances = [float32_case(case) for case in range(24)]
+@pytest.mark.parametrize("cases", [24, MANY])
+def test_greedy_equality_in_float32_on_a_fixed_sample(cases):
+    distances = [float32_case(case) for case in range(cases)]
     assert all(distance < 1e-4 for distance in distances if distance is not None)
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import drained
+from texts import off
 
 from nanogpt import checkpoint
 from nanogpt.cache import cache_length, trim_kv_cache
@@ -17,7 +19,7 @@ from nanogpt.drafts.shipped import BEST, BEST_PROPOSED, DRAFTS, PROPOSERS, propo
 from nanogpt.generate import autoregressive_generate, prefill
 from nanogpt.measure.clock import prompts_of
 from nanogpt.proof.bugs import BUGS
-from nanogpt.proof.checks import GUESSES, check_states, exact_continuations, tensors
+from nanogpt.proof.checks import GUESSES, check_states, tensors
 from nanogpt.proof.decoders import constrained_decoder, same_decoder, server_decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.gallery import mutant
@@ -269,17 +271,12 @@ def test_random_rounds_leave_the_cache_of_a_fresh_prefill(rounds):
 
 
 PLAIN = toy_states(2, 4)
-ASKED = {"prompt_tokens": [0, 1], "max_new_tokens": 4}
 BY_POLICY = replace(CHAIN, draft=adaptive(lambda rounds: (len(rounds) % 3, None)))
 LOOPS = {
-    "chain": lambda model, **asked: speculative_generate(model, random_draft(2), K=2, **asked),
-    "chain, by a policy": lambda model, **asked: speculative_generate(
-        model, random_draft(2), K=2, steps=BY_POLICY, **asked
-    ),
+    "chain": (speculative_generate, random_draft(2), {"K": 2}),
+    "chain, by a policy": (speculative_generate, random_draft(2), {"K": 2, "steps": BY_POLICY}),
     **{
-        f"tree {how}": lambda model, how=how, **asked: tree_generate(
-            model, Grown(random_draft(2), [2, 1], how), **asked
-        )
+        f"tree {how}": (tree_generate, Grown(random_draft(2), [2, 1], how), {})
         for how in ("with", "without", "fixed")
     },
 }
@@ -289,17 +286,15 @@ LOOPS = {
     "loop, way",
     [  # each kind of siblings by one way, each way by one kind; the other trees are wide
         pytest.param(
-            *(loop, way),
-            marks=pytest.mark.wide if loop.startswith("tree") and (i + j) % 3 else (),
+            *(loop, way), marks=pytest.mark.wide if loop.startswith("tree") and (i + j) % 3 else ()
         )
         for i, loop in enumerate(LOOPS)
         for j, way in enumerate(WAYS)
     ],
 )
 def test_by_enumeration_the_distribution_is_the_targets_own(way, loop):
-    model, decode = PLAIN.remembering(way), LOOPS[loop]
-    found = enumerate_outcomes(lambda rng: tuple(decode(model, **ASKED, rng=rng).tokens))
-    assert total_variation(found, exact_continuations(PLAIN, 4)) <= 1e-12
+    generate, draft, how = LOOPS[loop]
+    assert off(generate, PLAIN.remembering(way), draft, 4, own=PLAIN, **how) <= 1e-12
 
 
 @pytest.fixture(scope="module", name="shipped")
@@ -372,9 +367,7 @@ def test_a_server_that_throws_texts_out_reads_their_states_anew(shipped, way):
     thrown_out, preempt = [], server.preempt
     server.preempt = lambda: thrown_out.append(preempt())
     numbers = [server.submit(p, 40, Sampling(0)) for p in prompts]
-    answers = {}
-    while len(answers) < 3:
-        answers |= server.step()
+    answers = drained(server)
     assert [answers[n].tokens for n in numbers] == own
     assert thrown_out
 
@@ -538,7 +531,7 @@ def test_a_first_pass_over_texts_of_two_lengths_leaves_each_its_own_state(way):
         cache = trim_kv_cache(cache, len(prompt), 0)
         rest = torch.tensor([[*prompt[cache_length(cache) :], said]])
         mine = target.states(rest, past_kvs=cache)[0][-1][:, -1]
-        torch.testing.assert_close(mine, whole, rtol=0, atol=1e-9)
+        torch.testing.assert_close(mine, whole)
 
 
 @pytest.mark.parametrize("layer", [0, -1, -2, 3])

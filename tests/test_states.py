@@ -16,13 +16,7 @@ both = pytest.mark.parametrize("form", TARGETS)
 pytestmark = pytest.mark.two_ways
 
 
-def same(mine, right):
-    torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
-
-
-def same_caches(mine, right):
-    for a, b in zip(tensors(mine), tensors(right), strict=True):
-        same(a, b)
+same = torch.testing.assert_close
 
 
 @both
@@ -34,8 +28,7 @@ def test_the_last_stream_is_what_lm_head_reads(form):
     streams, cache = target.states(NEW, past_kvs=prefill(target, TOKENS))
     assert len(streams) == 4 and all(x.shape == (1, 4, 8) for x in streams)
     same(target.lm_head(target.ln_f(streams[-1])), logits)
-    for mine, kv in zip(tensors(cache), same_right, strict=True):
-        same(mine, kv)
+    same(tensors(cache), same_right)
 
 
 @both
@@ -50,4 +43,4 @@ def test_fewer_blocks_are_the_first_of_all(form):
         for x, right_x in zip(streams, whole, strict=False):
             same(x, right_x)
         for layer in range(depth):
-            same_caches((cache[layer],), (right[layer],))
+            same(tensors((cache[layer],)), tensors((right[layer],)))

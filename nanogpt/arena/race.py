@@ -116,11 +116,8 @@ def placing(rows: list[Row]) -> tuple[tuple[int, int], str]:
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """What is to be judged, and how it is to be raced."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt arena",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="nanogpt arena", description=__doc__, formatter_class=how)
     known = [*DRAFTS, BLOCKS, *(name for name in PROPOSERS if name != "mtp")]  # which has its own
     parser.add_argument("file", nargs="?", type=Path, help="your draft, such as my_draft.py")
     parser.add_argument("--new", type=Path, metavar="FILE", help="write a draft to begin with")

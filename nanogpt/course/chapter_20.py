@@ -149,10 +149,7 @@ def slip_of_shift(head: EagleHead, hidden: Tensor, tokens: Tensor, value: float)
             "there yet when the layer guesses",
             [layer_loss(head, hidden, tokens, 1, 2, 1)],
         ),
-        (
-            "the labels wrap around the window's end: cut the last place, which has none",
-            [rolled],
-        ),
+        ("the labels wrap around the window's end: cut the last place, which has none", [rolled]),
         (
             "the loss is a mean over all places, not a sum",
             [layer_loss(head, hidden, tokens, reduction="sum"), right * 7],

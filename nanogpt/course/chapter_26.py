@@ -13,14 +13,7 @@ import numpy as np
 import torch
 
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
-from nanogpt.show.figures import (
-    ACCEPTED,
-    GREY,
-    REJECTED,
-    STYLE,
-    Picture,
-    shown,
-)
+from nanogpt.show.figures import ACCEPTED, GREY, REJECTED, STYLE, Picture, shown
 
 ROWS = [[0.1, 0.5, 0.25, 0.15], [0.4, 0.3, 0.2, 0.1], [0.15, 0.05, 0.2, 0.6]]
 

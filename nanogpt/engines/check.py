@@ -51,11 +51,8 @@ LEAST = 27  # tokens to check passes on
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of a check."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="nanogpt check", description=__doc__, formatter_class=how)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("draft", metavar="DRAFT", nargs="?")
     how = "may be given several times; default: three short ones, of code, prose and a chat"

@@ -573,11 +573,8 @@ def open_server(
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until interrupted. Raises ValueError or OSError if that cannot be done."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="nanogpt serve", description=__doc__, formatter_class=how)
     parser.add_argument("--port", type=int, default=8000, help="default: %(default)s")
     how = f"{', '.join(DRAFTS)}; default: %(default)s"
     parser.add_argument("--draft", default="transformer", help=how)

@@ -54,13 +54,7 @@ from nanogpt.measure.clock import DEVICES, clock, prompts_of, wait
 from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
-from nanogpt.speculative import (
-    CHAIN,
-    Draft,
-    Steps,
-    accept_reject,
-    speculative_generate,
-)
+from nanogpt.speculative import CHAIN, Draft, Steps, accept_reject, speculative_generate
 from nanogpt.targets.fused import TARGETS
 from nanogpt.theory import expected_tokens, speed_up
 from nanogpt.trees.loop import TREE, tree_generate
@@ -509,11 +503,8 @@ def run(
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of a run."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="nanogpt bench", description=__doc__, formatter_class=how)
     parser.add_argument("--all", action="store_true", help="the long tour: every draft, many K")
     parser.add_argument("--settings", action="store_true", help="the best draft, as people sample")
     parser.add_argument("--target", nargs="+", choices=list(TARGETS))

@@ -21,11 +21,7 @@ from nanogpt.trees.tree import ReadText, Tree
 
 @torch.inference_mode()
 def batch_times(
-    target,
-    batches: Sequence[int],
-    widths: Sequence[int],
-    cached: int = 64,
-    repeats: int = 20,
+    target, batches: Sequence[int], widths: Sequence[int], cached: int = 64, repeats: int = 20
 ) -> dict[tuple[int, int], float]:
     """{(B, n): seconds of verify_batch for B texts, n tokens of each}, timed in turn.
 

@@ -80,12 +80,7 @@ class Seen(NamedTuple):
 
 
 def serve(
-    target,
-    drafter: Proposer,
-    tokenizer: CharTokenizer,
-    seed: int,
-    requests: int = 12,
-    n: int = 96,
+    target, drafter: Proposer, tokenizer: CharTokenizer, seed: int, requests: int = 12, n: int = 96
 ) -> list[Seen]:
     """The rounds of a server that completes `requests` texts by n letters, four at a time.
 

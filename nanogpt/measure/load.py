@@ -247,11 +247,8 @@ def guesses(text: str) -> int | str:
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The settings of a load test."""
-    parser = argparse.ArgumentParser(
-        prog="nanogpt load",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="nanogpt load", description=__doc__, formatter_class=how)
     add = parser.add_argument
     add("trace", nargs="?", type=Path, help="a file of requests; default: drawn from the corpus")
     add("--record", type=Path, metavar="FILE", help="write those into this file, in its form")

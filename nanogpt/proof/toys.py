@@ -17,15 +17,22 @@ from nanogpt.speculative import Draft
 from nanogpt.targets.state import StateConfig, StateLanguageModel
 
 
-@functools.cache
-def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageModel:
-    """A GPT of one layer with large random weights in float64: every token of a context matters."""
-    config = GPTConfig(vocab_size, block_size, n_layer=1, n_head=2, n_embd=4)
-    model = GPTLanguageModel(config).double().eval()
+def at_random(seed: int, *modules: nn.Module) -> None:
+    """Large random weights for modules, frozen and in float64: all that they read matters."""
     generator = torch.Generator().manual_seed(seed)
-    for p in model.parameters():
-        nn.init.normal_(p, std=1.0, generator=generator)
-    model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
+    for module in modules:
+        for p in module.double().eval().requires_grad_(False).parameters():
+            nn.init.normal_(p, generator=generator)
+
+
+@functools.cache
+def toy_target(
+    vocab_size: int, block_size: int, seed: int = 0, n_layer: int = 1
+) -> GPTLanguageModel:
+    """A small GPT with large random weights in float64: every token of a context matters."""
+    model = GPTLanguageModel(GPTConfig(vocab_size, block_size, n_layer, n_head=2, n_embd=4))
+    at_random(seed, model)
+    model.lm_head.weight *= 0.4  # no token is nearly certain
     return model
 
 
@@ -33,32 +40,26 @@ def toy_target(vocab_size: int, block_size: int, seed: int = 0) -> GPTLanguageMo
 def toy_states(vocab_size: int, block_size: int, seed: int = 0) -> StateLanguageModel:
     """A toy as toy_target is one, of two layers, the first with a state."""
     config = StateConfig(vocab_size, block_size, 2, n_head=2, n_embd=4, recurrent=(1,))
-    model = StateLanguageModel(config).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    for p in model.parameters():
-        nn.init.normal_(p, std=1.0, generator=generator)
-    model.requires_grad_(False).lm_head.weight *= 0.4  # no token is nearly certain
+    model = StateLanguageModel(config)
+    at_random(seed, model)
+    model.lm_head.weight *= 0.4  # no token is nearly certain
     return model
 
 
 def deep_toy(layers: int = 3) -> tuple[GPTLanguageModel, nn.Module]:
     """A random target of three tokens and several blocks in float64, and a head for its exits."""
-    model = GPTLanguageModel(GPTConfig(3, 16, layers, 2, 4)).double().eval()
-    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3, bias=False)).double()
-    generator = torch.Generator().manual_seed(1)
-    for p in [*model.parameters(), *head.parameters()]:
-        nn.init.normal_(p, generator=generator)
-    for linear in (model.requires_grad_(False).lm_head, head.requires_grad_(False)[1]):
+    model = GPTLanguageModel(GPTConfig(3, 16, layers, 2, 4))
+    head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3, bias=False))
+    at_random(1, model, head)
+    for linear in (model.lm_head, head[1]):
         linear.weight *= 0.4  # no token is nearly certain
     return model, head
 
 
 def random_head(target: GPTLanguageModel, layers=None, seed: int = 0, cls=EagleHead):
     """An EagleHead for a toy, in float64, with large random weights: all that it reads matters."""
-    head = cls(target.config, layers).double().requires_grad_(False)
-    generator = torch.Generator().manual_seed(seed)
-    for p in head.parameters():
-        nn.init.normal_(p, generator=generator)
+    head = cls(target.config, layers)
+    at_random(seed, head)
     return head.to(target.device).share(target)
 
 

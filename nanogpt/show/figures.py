@@ -260,12 +260,7 @@ def grid(
 
 
 @mpl.rc_context(STYLE)
-def overlap(
-    labels: Sequence[str],
-    p: Sequence[float],
-    q: Sequence[float],
-    title: str,
-) -> Picture:
+def overlap(labels: Sequence[str], p: Sequence[float], q: Sequence[float], title: str) -> Picture:
     """p and q as bars side by side, each split at what both have.
 
     q's bar: the part that is accepted and the part that is rejected. p's bar: the same accepted

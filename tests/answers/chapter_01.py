@@ -145,14 +145,8 @@ def my_head_forward(head, x, attn_bias):
 """,
             "the scores are not scaled",
         ),
-        (
-            TURN.replace("k.shape", "x.shape"),
-            "the scores are scaled by √C",
-        ),
-        (
-            TURN.replace("dim=-1", "dim=1"),
-            "along which dimension does your softmax run?",
-        ),
+        (TURN.replace("k.shape", "x.shape"), "the scores are scaled by √C"),
+        (TURN.replace("dim=-1", "dim=1"), "along which dimension does your softmax run?"),
         (  # forgets the bias
             TURN.replace("scores + attn_bias", "scores"),
             "a row sees what attn_bias hides from it",
@@ -167,27 +161,15 @@ def my_head_forward(head, x, attn_bias):
             "dropped after the softmax",
         ),
         (  # its own mask
-            """
-def my_head_forward(head, x, attn_bias):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
-    scores = scores.masked_fill(~causal_mask(x.shape[1]), -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace(
+                "return",
+                "scores = scores.masked_fill(~causal_mask(x.shape[1]), -torch.inf)\n    return",
+            ).replace(" + attn_bias", ""),
             "use the bias that you are given",
         ),
-        (
-            TURN.replace("q @ k.", "k @ q."),
-            "rows and columns are swapped",
-        ),
-        (
-            TURN.replace(", (k, v)", ""),
-            "return two: the output, and the pair",
-        ),
-        (
-            TURN.replace("(k, v)", "(v, k)"),
-            "the keys that you return are not those of head.key",
-        ),
+        (TURN.replace("q @ k.", "k @ q."), "rows and columns are swapped"),
+        (TURN.replace(", (k, v)", ""), "return two: the output, and the pair"),
+        (TURN.replace("(k, v)", "(v, k)"), "the keys that you return are not those of head.key"),
         (  # returns the weights
             TURN.replace("(scores + attn_bias, dim=-1) @ v", "(scores + attn_bias, dim=-1)"),
             "the shape of the output is (2, 5, 5)",
@@ -219,11 +201,7 @@ def my_head_forward(head, x, attn_bias):
     ],
     1: [
         (  # no biases anywhere
-            """
-def my_parameter_count(config):
-    V, W, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
-    return 2 * V * C + W * C + L * (12 * C**2 + 4 * C) + 2 * C
-""",
+            RIGHT[1][1].replace("10", "4"),
             "has 215,808 parameters, not 214,272",
         ),
         (  # every head counted at full width
@@ -236,11 +214,7 @@ def my_parameter_count(config):
             "has 215,808 parameters",
         ),
         (  # lm_head tied to the embedding
-            """
-def my_parameter_count(config):
-    V, W, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
-    return V * C + W * C + L * (12 * C**2 + 10 * C) + 2 * C
-""",
+            RIGHT[1][1].replace("return 2 *", "return"),
             "has 215,808 parameters",
         ),
     ],

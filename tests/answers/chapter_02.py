@@ -121,17 +121,7 @@ def my_cached_step(head, x, past_kv):
             "k has shape (2, 1, 3), not (B, P+T, hs) = (2, 4, 3)",
         ),
         (  # only the new entries come back
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    new = k, v
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, new
-""",
+            TURN.replace("value(x)", "value(x)\n    new = k, v").replace("(k, v)", "new"),
             "it must hold the old entries and the new ones",
         ),
         (  # new before old
@@ -163,18 +153,11 @@ def my_cached_step(head, x, past_kv):
             "T = 4 new ones, look at rows 0, 1, 2 of the output: row i may see columns",
         ),
         (  # each row sees the cache and itself, but no other new token
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    hidden |= torch.ones(T, n, dtype=torch.bool).tril(n - T - 1)
-    hidden[:, : n - T] = False
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace(
+                "scores =",
+                "hidden |= torch.ones(T, n, dtype=torch.bool).tril(n - T - 1)\n"
+                "    hidden[:, : n - T] = False\n    scores =",
+            ),
             "look at rows 1, 2, 3 of the output",
         ),
         (  # not scaled
@@ -182,17 +165,7 @@ def my_cached_step(head, x, past_kv):
             "are the scores divided by √hs",
         ),
         (  # old tokens ask again
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    q = k
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace("v], dim=1)", "v], dim=1)\n    q = k"),
             "not (B, T, hs) = (2, 1, 3): only new tokens ask",
         ),
         (  # the pair is lost
@@ -204,18 +177,10 @@ def my_cached_step(head, x, past_kv):
             "return two things, the output and the pair (k, v)",
         ),
         (  # the cache is overwritten in place
-            """
-def my_cached_step(head, x, past_kv):
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    if past_kv is not None:
-        past_kv[0][:, -1:] = k[:, :1]
-    if past_kv is not None:
-        k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
-    T, n = q.shape[1], k.shape[1]
-    hidden = ~torch.ones(T, n, dtype=torch.bool).tril(n - T)
-    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-    return F.softmax(scores, dim=-1) @ v, (k, v)
-""",
+            TURN.replace(
+                "value(x)",
+                "value(x)\n    if past_kv is not None:\n        past_kv[0][:, -1:] = k[:, :1]",
+            ),
             "the cache you were given has changed",
         ),
         (  # computes the new tokens again for each of them

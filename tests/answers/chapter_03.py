@@ -197,13 +197,9 @@ def my_counted_table(tokens, V):
             "does yours take tokens of two digits",
         ),
         (  # counts of one byte
-            """
-def my_counted_table(tokens, V):
-    table = torch.ones(V, V, dtype=torch.uint8)
-    for first, second in zip(tokens[:-1], tokens[1:]):
-        table[first, second] += 1
-    return table / table.sum(dim=1, keepdim=True)
-""",
+            RIGHT[0][1]
+            .replace("ones(V, V", "ones(V, V, dtype=torch.uint8")
+            .replace(", tokens", "[:-1], tokens"),
             "and counts of hundreds?",
         ),
     ],

@@ -204,13 +204,11 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
             "`sampling` was not asked",
         ),
         (  # positions from 0
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    idx = torch.tensor([[current_token, *candidates]])
-    pos = torch.arange(idx.shape[1])
-    logits, _, cache = target(idx, pos=pos, past_kvs=past_kvs)
-    return sampling.probs(logits[0]), cache
-""",
+            TURN.replace("logits, _, cache = target(", "idx = ").replace(
+                "]])",
+                "]])\n    pos = torch.arange(idx.shape[1])\n"
+                "    logits, _, cache = target(idx, pos=pos",
+            ),
             "look at the tokens, positions and mask you gave",
         ),
         (  # no causal mask: row 0 sees the guesses
@@ -232,12 +230,11 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
             "the cache that came back holds 3 tokens, not 8",
         ),
         (  # a cache of the right length with nothing in it
-            """
-def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
-    logits, _, cache = target(torch.tensor([[current_token, *candidates]]), past_kvs=past_kvs)
-    cache = tuple(tuple((k * 0, v * 0) for k, v in layer) for layer in cache)
-    return sampling.probs(logits[0]), cache
-""",
+            TURN.replace(
+                "return",
+                "cache = tuple(tuple((k * 0, v * 0) for k, v in layer) for layer in cache)\n"
+                "    return",
+            ),
             "not the keys and values of the text's tokens",
         ),
         (  # in the caller's list
@@ -249,10 +246,7 @@ def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):
 """,
             "the caller's list of candidates is changed",
         ),
-        (
-            TURN.replace("(logits[0]), cache", "(logits[0])"),
-            "return two things",
-        ),
+        (TURN.replace("(logits[0]), cache", "(logits[0])"), "return two things"),
         (  # a copy of the text for each question
             """
 def my_verify(target, current_token, candidates, past_kvs, sampling, unread=()):

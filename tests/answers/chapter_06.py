@@ -167,10 +167,7 @@ def my_trim(new_kvs, num_emitted, position):
 """,
             "5 emitted: k of layer 0, head 0 is (2, 0, 3), not (2, 8, 3): nothing is left",
         ),
-        (
-            TURN.replace("return tuple", "tuple"),
-            "nothing came back",
-        ),
+        (TURN.replace("return tuple", "tuple"), "nothing came back"),
     ],
     1: [
         (  # counts the target's own token as an accepted guess

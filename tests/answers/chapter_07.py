@@ -115,10 +115,7 @@ WRONG = {
             loop("len(emitted), n)", "len(emitted) + 1, n)"),
             "what did the trim keep?",
         ),
-        (
-            loop("trim_kv_cache(new_kvs, len(emitted), n)", "new_kvs"),
-            "what did the trim keep?",
-        ),
+        (loop("trim_kv_cache(new_kvs, len(emitted), n)", "new_kvs"), "what did the trim keep?"),
         (loop("past_kvs = None", "past_kvs = prefill(target, tokens)"), "has it already"),
         (  # the prompt is never read
             loop(UNREAD, "[]"),

@@ -137,14 +137,8 @@ def my_places(text, contexts):
 
 WRONG = {
     0: [
-        (
-            TURN.replace("len(context) - n :", "-n:"),
-            "context[-0:] is all of it",
-        ),
-        (
-            TURN.replace("return row", "row = None"),
-            "None came back",
-        ),
+        (TURN.replace("len(context) - n :", "-n:"), "context[-0:] is all of it"),
+        (TURN.replace("return row", "row = None"), "None came back"),
         (
             """
 def my_row(counts, context, letters):
@@ -156,14 +150,8 @@ def my_row(counts, context, letters):
 """,
             "walk only to what is known",
         ),
-        (
-            TURN.replace("len(seen)", "sum(seen.values())"),
-            "how many *different* letters followed",
-        ),
-        (
-            TURN.replace("len(seen)", "1"),
-            "share is 1,",
-        ),
+        (TURN.replace("len(seen)", "sum(seen.values())"), "how many *different* letters followed"),
+        (TURN.replace("len(seen)", "1"), "share is 1,"),
         (
             """
 def my_row(counts, context, letters):
@@ -177,14 +165,8 @@ def my_row(counts, context, letters):
 """,
             "lacks the newest letter",
         ),
-        (
-            TURN.replace("* row[x]", "/ len(letters)"),
-            "mixed with the even row",
-        ),
-        (
-            TURN.replace("(total + u)", "total"),
-            "the row sums to",
-        ),
+        (TURN.replace("* row[x]", "/ len(letters)"), "mixed with the even row"),
+        (TURN.replace("(total + u)", "total"), "the row sums to"),
         (
             """
 def my_row(counts, context, letters):
@@ -203,17 +185,9 @@ def my_row(counts, context, letters):
             "no q for the letters",
         ),
         (
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.setdefault(context[len(context) - n :], Counter())
-        if not seen:
-            break
-        u, total = len(seen), sum(seen.values())
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace("get", "setdefault")
+            .replace(":]", ":], Counter()")
+            .replace("seen is None", "not seen"),
             "counts was changed",
         ),
         (
@@ -244,10 +218,7 @@ def my_row(counts, context, letters):
 """,
             "down to the even row",
         ),
-        (
-            TURN.replace("return row", 'return {**row, "others": 0.0}'),
-            "none of the letters",
-        ),
+        (TURN.replace("return row", 'return {**row, "others": 0.0}'), "none of the letters"),
         (  # right for contexts of two letters
             TURN.replace("len(context) +", "min(2, len(context)) +"),
             "its own counts have no share in it",
@@ -290,19 +261,10 @@ def my_row(counts, context, letters):
             "go from the root outward, a letter a step",
         ),
         (  # an entry of 0 looks like a follower to whoever asks next
-            """
-def my_row(counts, context, letters):
-    row = {x: 1 / len(letters) for x in letters}
-    for n in range(len(context) + 1):
-        seen = counts.get(context[len(context) - n :])
-        if seen is None:
-            break
-        u, total = len(seen), sum(seen.values())
-        for x in letters:
-            seen.setdefault(x, 0)
-        row = {x: (seen[x] + u * row[x]) / (total + u) for x in letters}
-    return row
-""",
+            TURN.replace(
+                "row = {x: (",
+                "for x in letters:\n            seen.setdefault(x, 0)\n        row = {x: (",
+            ),
             "counts was changed",
         ),
     ],

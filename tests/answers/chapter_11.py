@@ -129,15 +129,11 @@ def my_rewind(cached, context):
             "entry 3 keeps token 4, but the context has 0",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    for a, b in zip(cached, context):
-        if a != b:
-            break
-        kept += 1
-    return kept, context[kept:]
-""",
+            TURN.replace(
+                "while kept < min(len(cached), len(context) - 1) and cached[kept] == "
+                "context[kept]:",
+                "for a, b in zip(cached, context):\n        if a != b:\n            break",
+            ),
             "3 entries stay, the last token's among them: drop that one",
         ),
         (
@@ -159,14 +155,9 @@ def my_rewind(cached, context):
             "nothing is read",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1) and cached[kept] == context[kept]:
-        kept += 1
-    kept = min(kept + 1, len(cached))
-    return kept, context[kept:] or context[-1:]
-""",
+            TURN.replace("return", "kept = min(kept + 1, len(cached))\n    return").replace(
+                "kept:]", "kept:] or context[-1:]"
+            ),
             "entry 3 keeps token 4, but the context has 0",
         ),
         (
@@ -187,10 +178,7 @@ def my_rewind(cached, context):
 """,
             "but the context has ended",
         ),
-        (
-            TURN.replace("[kept:]", "[-1:]"),
-            "so [6, 0] must be read, not [0]",
-        ),
+        (TURN.replace("[kept:]", "[-1:]"), "so [6, 0] must be read, not [0]"),
         (
             """
 def my_rewind(cached, context):
@@ -216,10 +204,7 @@ def my_rewind(cached, context):
 """,
             "still good in the cache",
         ),
-        (
-            TURN.replace(", context[kept:]", ""),
-            "return two things, (kept, fed), not 3",
-        ),
+        (TURN.replace(", context[kept:]", ""), "return two things, (kept, fed), not 3"),
         (
             """
 def my_rewind(cached, context):
@@ -251,27 +236,21 @@ def my_rewind(cached, context):
             "3 entries stay, but the cache holds 2",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    for token in cached:
-        if token not in context[:-1] or context.index(token) != kept:
-            break
-        kept += 1
-    return kept, context[kept:]
-""",
+            TURN.replace(
+                "while kept < min(len(cached), len(context) - 1) and cached[kept] == "
+                "context[kept]:",
+                "for token in cached:\n"
+                "        if token not in context[:-1] or context.index(token) != kept:\n"
+                "            break",
+            ),
             "still good in the cache",
         ),
         (
-            """
-def my_rewind(cached, context):
-    kept = 0
-    while kept < min(len(cached), len(context) - 1):
-        if set(cached[: kept + 1]) != set(context[: kept + 1]):
-            break
-        kept += 1
-    return kept, context[kept:]
-""",
+            TURN.replace(
+                ") and cached[kept] == context[kept]:",
+                "):\n        if set(cached[: kept + 1]) != set(context[: kept + 1]):\n"
+                "            break",
+            ),
             "entry 2 keeps token 0, but the context has 1",
         ),
         (

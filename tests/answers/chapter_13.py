@@ -254,17 +254,10 @@ def my_fair_clock(old, new, prompts):
             "accidents (here on two prompts) must not count",
         ),
         (  # a warm-up before every pair
-            """
-def my_fair_clock(old, new, prompts):
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        for _ in range(5):
-            old(prompt), new(prompt)
-        runs = (old, new) if i % 2 == 0 else (new, old)
-        seconds = {who: clock(lambda: who(prompt))[0] for who in runs}
-        ratios.append(seconds[old] / seconds[new])
-    return median(ratios)
-""",
+            TURN.replace(":\n    old(prompts[0]), new(prompts[0])", ":").replace(
+                "(prompts):",
+                "(prompts):\n        for _ in range(5):\n            old(prompt), new(prompt)",
+            ),
             "and did not time 3000 of them",
         ),
     ],

@@ -139,10 +139,7 @@ def my_early_exit(target, depth, head, text, K, rng):
         (NAPKIN.replace("head(found[-1])", "target.lm_head(target.ln_f(found[-1]))"), "use `head`"),
         (NAPKIN.replace(", depth=depth)", ")"), "out after the right block"),
         (NAPKIN.replace("rng.categorical(q)", "int(q.argmax())"), "rng.categorical"),
-        (
-            NAPKIN.replace("Sampling().probs(head(", "Sampling(0).probs(head("),
-            "is one-hot",
-        ),
+        (NAPKIN.replace("Sampling().probs(head(", "Sampling(0).probs(head("), "is one-hot"),
         (NAPKIN.replace("range(-1, K - 1)", "range(K)"), "the first follows -1"),
         (NAPKIN.replace("rows.append(q)", "rows.append(q.float())"), "float32; Sampling().probs"),
         (

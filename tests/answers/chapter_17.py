@@ -179,10 +179,7 @@ WRONG = {
         ),
         (
             accept(
-                (
-                    "residual(left, q[child])",
-                    "left * (np.arange(3) != x) / (left.sum() - left[x])",
-                )
+                ("residual(left, q[child])", "left * (np.arange(3) != x) / (left.sum() - left[x])")
             ),
             "takes away the whole q",
         ),

@@ -199,10 +199,7 @@ WRONG = {
             ),
             "even where no guess stands",
         ),
-        (
-            slipped("[path[-1] + 1 if path else 0]", "[0]"),
-            "is drawn from row 0",
-        ),
+        (slipped("[path[-1] + 1 if path else 0]", "[0]"), "is drawn from row 0"),
         (
             slipped(
                 "rng.categorical(target_probs[path[-1] + 1 if path else 0])",

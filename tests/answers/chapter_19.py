@@ -104,14 +104,7 @@ def my_pairs(hidden, tokens, known):
 """,
             "a slice from -0 on",
         ),
-        (
-            """
-def my_pairs(hidden, tokens, known):
-    new = len(hidden) - known
-    return hidden[known:], torch.tensor(tokens[len(tokens) - new :]) + 0.4
-""",
-            "they are whole ones",
-        ),
+        (RIGHT[0][0].replace("new :])", "new :]) + 0.4"), "they are whole ones"),
         (
             """
 def my_pairs(hidden, tokens, known):  # no shift

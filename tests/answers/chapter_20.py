@@ -97,18 +97,12 @@ def my_least_alpha(K, guess, wide):
 
 WRONG = {
     0: [
-        (
-            TURN.replace("1:-1]", ":-2]"),
-            "meets its own token",
-        ),
+        (TURN.replace("1:-1]", ":-2]"), "meets its own token"),
         (
             TURN.replace("[:, :-1]", "").replace("1:-1]", "1:]").replace("2:]", "1:]"),
             "the very token that it is given",
         ),
-        (
-            TURN.replace("-1]", "-2]").replace("2:]", "3:]"),
-            "a place too far",
-        ),
+        (TURN.replace("-1]", "-2]").replace("2:]", "3:]"), "a place too far"),
         (
             """
 def my_mtp_loss(head, hidden, tokens):
@@ -118,26 +112,11 @@ def my_mtp_loss(head, hidden, tokens):
 """,
             "wrap around",
         ),
-        (
-            TURN.replace("[:, :-1]", "[:, 1:]"),
-            "the state is a place too far",
-        ),
-        (
-            TURN.replace("flatten())", "flatten(), reduction='sum')"),
-            "a mean over all places",
-        ),
-        (
-            TURN.replace("return", "return 0.3 *"),
-            "λ is not part",
-        ),
-        (
-            TURN.replace("return loss", "return loss.item()"),
-            "no gradient",
-        ),
-        (
-            TURN.replace("[:, :-1]", ""),
-            "equally many",
-        ),
+        (TURN.replace("[:, :-1]", "[:, 1:]"), "the state is a place too far"),
+        (TURN.replace("flatten())", "flatten(), reduction='sum')"), "a mean over all places"),
+        (TURN.replace("return", "return 0.3 *"), "λ is not part"),
+        (TURN.replace("return loss", "return loss.item()"), "no gradient"),
+        (TURN.replace("[:, :-1]", ""), "equally many"),
         (
             """
 def my_mtp_loss(head, hidden, tokens):
@@ -145,10 +124,7 @@ def my_mtp_loss(head, hidden, tokens):
 """,
             "it is one number",
         ),
-        (
-            TURN.replace("[:, :-1]", "[:, :-1].detach()"),
-            "no gradient reaches the target's states",
-        ),
+        (TURN.replace("[:, :-1]", "[:, :-1].detach()"), "no gradient reaches the target's states"),
         (
             """
 def my_mtp_loss(head, hidden, tokens):
@@ -163,12 +139,9 @@ def my_mtp_loss(head, hidden, tokens):
             "no gradient reaches the target's states",
         ),
         (
-            """
-def my_mtp_loss(head, hidden, tokens):
-    out, _ = head(hidden[:, :-1], tokens[:, 1:-1])
-    logits = F.linear(head.ln_f(out), head.shared[1].weight.detach())
-    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 2:].flatten())
-""",
+            RIGHT[0][1].replace(
+                "head.logits(out", "F.linear(head.ln_f(out), head.shared[1].weight.detach()"
+            ),
             "no gradient reaches lm_head",
         ),
         (
@@ -184,10 +157,7 @@ def my_mtp_loss(head, hidden, tokens):
             TURN.replace("    return", "    loss.backward()\n    return"),
             "leave .backward() to the training",
         ),
-        (
-            TURN.replace("    return", "    hidden *= 0.5\n    return"),
-            "changed hidden itself",
-        ),
+        (TURN.replace("    return", "    hidden *= 0.5\n    return"), "changed hidden itself"),
         (
             """
 def my_mtp_loss(head, hidden, tokens):

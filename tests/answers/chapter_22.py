@@ -131,20 +131,14 @@ def my_told(logits, table, current, sampling, rng):
 """,
             "not drawn from it",
         ),
-        (
-            TURN.replace("[before]", "[:, before]"),
-            "read by column",
-        ),
+        (TURN.replace("[before]", "[:, before]"), "read by column"),
         (
             TURN.replace(
                 "sampling.probs(row + table[before])", "torch.softmax(row + table[before], -1)"
             ),
             "sampling rule is missing",
         ),
-        (
-            TURN.replace("[before]", "[before] * bool(rows)"),
-            "place 1 was not corrected",
-        ),
+        (TURN.replace("[before]", "[before] * bool(rows)"), "place 1 was not corrected"),
         (
             TURN.replace("table[before]", "table[[current, *tokens]].sum(0)"),
             "only the last one counts",
@@ -215,17 +209,9 @@ def my_told(logits, table, current, sampling, rng):
         ),
         (TURN.replace("torch.stack(rows)", "[q.float().numpy() for q in rows]"), "q is float32"),
         (  # drawn from a rounded q
-            """
-def my_told(logits, table, current, sampling, rng):
-    tokens, rows, before = [], [], current
-    for row in logits:
-        q = sampling.probs(row + table[before])
-        rounded = q.to(torch.bfloat16).double()
-        before = rng.categorical(rounded / rounded.sum())
-        tokens.append(before)
-        rows.append(q)
-    return tokens, torch.stack(rows)
-""",
+            TURN.replace(
+                "before = rng", "rounded = q.to(torch.bfloat16).double()\n        before = rng"
+            ).replace("categorical(q", "categorical(rounded / rounded.sum()"),
             "not drawn from it",
         ),
     ],

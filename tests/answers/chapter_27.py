@@ -164,14 +164,7 @@ def my_round_to(weight, bits):
     ],
     1: [
         ("def my_round_groups(weight, bits, group):\n    return round_to(weight, bits)", "group"),
-        (
-            """
-def my_round_groups(weight, bits, group):
-    out, n = weight.shape
-    return round_to(weight.reshape(-1, out * group), bits).reshape(out, n)
-""",
-            "group",
-        ),
+        (RIGHT[1][1].replace("group),", "out * group),"), "group"),
         (
             """
 def my_round_groups(weight, bits, group):

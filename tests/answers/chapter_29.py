@@ -144,29 +144,12 @@ def my_verdict(samples, exact):
     ],
     1: [
         (  # where χ² reaches the limit on average
-            """
-def my_samples_needed(exact, other, level=1e-6):
-    n = 100
-    while True:
-        shift, freedom = chi_squared({x: n * p for x, p in other.items()}, exact, n)
-        if p_value(shift, freedom) < level:
-            return n
-        n *= 2
-""",
+            NEEDED.replace(
+                "power(freedom, shift, level) >= 0.99", "p_value(shift, freedom) < level"
+            ),
             "which is not .99",
         ),
-        (
-            """
-def my_samples_needed(exact, other, level=1e-6):
-    n = 100
-    while True:
-        shift, freedom = chi_squared(other, exact, n)
-        if power(freedom, shift, level) >= 0.99:
-            return n
-        n *= 2
-""",
-            "not ",
-        ),
+        (NEEDED.replace("{x: n * p for x, p in other.items()}", "other"), "not "),
         ("def my_samples_needed(exact, other, level=1e-6):\n    return 1000", "return one of 100"),
         ("def my_samples_needed(exact, other, level=1e-6):\n    pass", "return one of 100"),
         (needed("level", "1e-6"), "and so many are enough"),  # ignores its argument

@@ -124,19 +124,11 @@ def my_accept_same(candidates, draft_probs, target_probs, rng):
     ],
     1: [
         (  # the last to ring
-            """
-def my_first_to_ring(p, u):
-    runs = np.flatnonzero(p)
-    return int(runs[(-np.log(u[runs]) / p[runs]).argmax()])
-""",
+            RIGHT[1][0].replace("argmin", "argmax"),
             "wins",
         ),
         (  # slower where p is large
-            """
-def my_first_to_ring(p, u):
-    runs = np.flatnonzero(p)
-    return int(runs[(-np.log(u[runs]) * p[runs]).argmin()])
-""",
+            RIGHT[1][0].replace("/", "*"),
             "wins",
         ),
         (  # a letter of probability 0 divides by 0

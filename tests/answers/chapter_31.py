@@ -95,13 +95,9 @@ def my_pasts(past, tokens, parents, after):
             "yours all have the same past",
         ),
         (  # a chain, whatever the parents
-            """
-def my_pasts(past, tokens, parents, after):
-    pasts = [past]
-    for token in tokens:
-        pasts.append(after(pasts[-1], token))
-    return pasts
-""",
+            TURN.replace(", parent in zip(tokens, parents)", " in tokens").replace(
+                "parent + 1", "-1"
+            ),
             "which need not be the guess before it in the list",
         ),
         (  # no row for the current token
@@ -185,14 +181,7 @@ def my_forced(grammar, state, most):
             "must come",
         ),
         (  # ends where it may end, not where it must
-            """
-def my_forced(grammar, state, most):
-    tokens = []
-    while len(tokens) < most and not grammar.matches[state]:
-        tokens.append(int(grammar.allowed[state].argmax()))
-        state = int(grammar.next[state, tokens[-1]])
-    return tokens
-""",
+            RIGHT[2][0].replace("grammar.allowed[state].sum() == 1", "not grammar.matches[state]"),
             "must come",
         ),
         (  # stays where it is

@@ -97,13 +97,7 @@ WRONG = {
         (changed(REBUILT, "return S", "return None"), "nothing came back"),
         (changed(REBUILT, "return S", "return S.tolist()"), "return a tensor"),
         (  # in place
-            """
-def my_rebuilt(S, k, v, g, kept):
-    for row in kept:
-        S *= g[row]
-        S += torch.outer(k[row], v[row])
-    return S
-""",
+            REBUILT.replace("= g[row", "*= g[row").replace("row] * S +", "row]\n        S +="),
             "S was changed in place",
         ),
         (changed(REBUILT, "g[row] *", "g[row] ** 2 *"), "one after another, in the order of kept"),
