@@ -56,25 +56,6 @@ def my_gain(T_d, hit):
     return one_after_the_other / mean
 """,
     ],
-    2: [
-        """
-def my_budget(T_d, T_p, found):
-    def time(b):
-        return max(1, T_p[b]) + (1 - found[b]) * T_d
-
-    return min(sorted(T_p), key=time)
-""",
-        """
-def my_budget(T_d, T_p, found):
-    best, least = None, float("inf")
-    for b in sorted(found):
-        round_hit = T_p[b] if T_p[b] > 1 else 1.0
-        time = found[b] * round_hit + (1 - found[b]) * (round_hit + T_d)
-        if time < least - 1e-12:
-            best, least = b, time
-    return best
-""",
-    ],
 }
 
 WRONG = {
@@ -131,46 +112,6 @@ def my_gain(T_d, hit):
     return (1 + T_d) / (max(1, T_d) + (1 - hit) * T_d)
 """,
             "however slow drafting is",
-        ),
-    ],
-    2: [
-        (  # the most hits, whatever they cost
-            """
-def my_budget(T_d, T_p, found):
-    return max(found, key=found.get)
-""",
-            "as long as preparing is hidden",
-        ),
-        (  # never longer than a check
-            """
-def my_budget(T_d, T_p, found):
-    return max((b for b in T_p if T_p[b] <= 1), default=0)
-""",
-            "where a miss is dear",
-        ),
-        (  # preparing on top of checking
-            """
-def my_budget(T_d, T_p, found):
-    return min(sorted(T_p), key=lambda b: 1 + T_p[b] + (1 - found[b]) * T_d)
-""",
-            "as long as preparing is hidden",
-        ),
-        (  # preparing is always hidden
-            """
-def my_budget(T_d, T_p, found):
-    return min(sorted(T_p), key=lambda b: 1 + (1 - found[b]) * T_d)
-""",
-            "as long as preparing is hidden",
-        ),
-        (  # a miss in place of preparing, not after it
-            """
-def my_budget(T_d, T_p, found):
-    return min(
-        sorted(T_p),
-        key=lambda b: found[b] * max(1, T_p[b]) + (1 - found[b]) * (1 + T_d),
-    )
-""",
-            "waits for both",
         ),
     ],
 }
