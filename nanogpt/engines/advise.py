@@ -8,7 +8,8 @@ each kind, too. Without it, prompts are Shakespeare's.
 Each prompt is written on once, with K guesses a round: how often each place was accepted tells what
 every smaller K brings. The interval is over prompts: the 5th to the 95th of 100, drawn anew. Then
 whole rounds are timed in turn, with 0, 1, some and K guesses, passes and all that is between them;
-the rest is interpolated. Reading the prompt, and the end of a text, are left out.
+the rest is interpolated. Reading the prompt, and the end of a text, are left out; so is, on Linux
+and macOS, what other programs take of the processor.
 
 With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. And
 TARGET may be a server, http://…/v1, that counts by place as vLLM does: leave it alone meanwhile.
@@ -20,7 +21,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -80,6 +83,15 @@ def drawn_anew(counts: np.ndarray, seed: int = 0, times: int = 1000) -> np.ndarr
     return counts[np.random.default_rng(seed).integers(N, size=(times, N))].sum(1)
 
 
+def spent(step: Callable, device: torch.device) -> tuple[float, Any]:
+    """Seconds that a step took and what it returned: of a CPU, those that this process had it."""
+    if device.type != "cpu" or os.name != "posix":
+        return clock(step)
+    began = time.process_time()
+    made = step()
+    return time.process_time() - began, made
+
+
 def timed(
     target, draft: Draft, texts: Sequence, n: int, more: float, B: int, K: int, sampling: Sampling
 ) -> Iterator[float]:
@@ -105,7 +117,7 @@ def timed(
         for _ in range(2):  # the starts are read, and a batch's rows come together
             step()
         for _ in range(STRETCH):
-            yield clock(step)[0]
+            yield spent(step, target.device)[0]
 
 
 def round_times(
@@ -266,8 +278,8 @@ def read_prompts(path: Path) -> tuple[list[str], list[str]]:
     return kinds, prompts
 
 
-def ours(target: str, draft: str | None, device: str = "cpu") -> tuple:
-    """A pair of ours by its names in `nanogpt bench`, and 40 of its prompts: (…, encode, draft).
+def ours(target: str, draft: str | None, device: str = "cpu", n: int = 40) -> tuple:
+    """A pair of ours by its names in `nanogpt bench`: target, encode, draft, and n prompts.
 
     Raises ValueError for a draft that it does not name.
     """
@@ -276,7 +288,7 @@ def ours(target: str, draft: str | None, device: str = "cpu") -> tuple:
         raise ValueError(f"no draft {name!r} of ours; use one of {', '.join(DRAFTS)}")
     model, tokenizer = checkpoint.load(device=device)
     tokens, held_out = train_val_split(torch.tensor(tokenizer.encode(load_corpus().text)))
-    prompts = [tokenizer.decode(prompt) for prompt in prompts_of(held_out, quick(40))]
+    prompts = [tokenizer.decode(prompt) for prompt in prompts_of(held_out, quick(n))]
     guesses = DRAFTS[name](tokens, tokenizer.vocab_size, model.device)
     return OURS[target](model), tokenizer.encode, guesses, prompts
 
@@ -301,7 +313,7 @@ def served(server: Endpoint, prompts: Sequence[str], n: int, sampling: Sampling)
         server.complete(prompt, n, **fields)
         seen.append(counted(server))
     places = sorted(seen[-1], key=lambda place: int(place or -1))
-    if len(places) < 2:
+    if not {"", "0"} <= {*places}:
         raise ValueError(f"{server.url}: its /metrics has no {PLACES}, as vLLM's where it guesses")
     counts = np.diff([[one.get(x, 0) for x in places] for one in seen], axis=0).astype(float)
     if not counts[:, 0].any():
