@@ -24,7 +24,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -93,47 +93,42 @@ def spent(step: Callable, device: torch.device) -> tuple[float, Any]:
 
 
 def timed(
-    target, draft: Draft, texts: Sequence, n: int, more: float, B: int, K: int, sampling: Sampling
-) -> Iterator[float]:
-    """Seconds of real rounds of B texts with K guesses, for ever; with K = 0, of plain ones.
-
-    They begin in whole texts of which n tokens are new, spread by the golden ratio; `more` tokens
-    later others do, so that the middle of n is the middle of what is timed.
-    """
-    for begun in itertools.count(step=B):
-        starts, most = [], (STRETCH + 3) * (K + 1)
-        for i in range(begun, begun + B):
-            own, place = texts[i % len(texts)], int(i * 0.618034 % 1 * max(0, n - more))
-            starts.append((own[: max(1, len(own) - n + place)], RandomSource(i)))
-        if B == 1:
-            [(start, rng)] = starts
-            text = Text(target, start, most)
-            chain = speculative_rounds(text, draft, K, sampling, rng) if K else None
-            step = partial(next, chain or autoregressive_rounds(text, sampling, rng))
-        else:
-            guesses = lifted(draft, K)
-            seats = [Seat(Reply(target, x, most), guesses, sampling, rng) for x, rng in starts]
-            step = partial(batch_round, target, seats)
-        for _ in range(2):  # the starts are read, and a batch's rows come together
-            step()
-        for _ in range(STRETCH):
-            yield spent(step, target.device)[0]
+    target, draft: Draft, starts: Sequence[list[int]], seed: int, K: int, sampling: Sampling
+) -> list[float]:
+    """Seconds of STRETCH real rounds with K guesses of texts begun before; with K = 0, of plain."""
+    most, rngs = (STRETCH + 3) * (K + 1), [RandomSource(seed + i) for i in range(len(starts))]
+    if len(starts) == 1:
+        text, how = Text(target, starts[0], most), (sampling, rngs[0])
+        chain = speculative_rounds(text, draft, K, *how) if K else None
+        step = partial(next, chain or autoregressive_rounds(text, *how))
+    else:
+        guesses, pairs = lifted(draft, K), zip(starts, rngs, strict=True)
+        seats = [Seat(Reply(target, x, most), guesses, sampling, rng) for x, rng in pairs]
+        step = partial(batch_round, target, seats)
+    # The first two read the starts, lay a batch's rows side by side, and wake the processor.
+    return [spent(step, target.device)[0] for _ in range(2 + STRETCH)][2:]
 
 
 def round_times(
-    target, draft, texts, n: int, Bs, brings: Mapping[int, float], sampling
+    target, draft, texts: Sequence, n: int, Bs, brings: Mapping[int, float], sampling: Sampling
 ) -> dict[tuple[int, int], float]:
-    """{(B, K): seconds of a round}, medians, in turn. brings: {K: tokens of a round}."""
+    """{(B, K): seconds of a round}, medians, in turn, a stretch at a time.
+
+    texts: whole ones, of which n tokens or fewer are new. Stretches begin in them, spread by the
+    golden ratio, so that the middle of n is that of all stretches. brings: {K: tokens of a round}.
+    """
     keep_memory()
-    calls = {
-        (B, K): timed(target, draft, texts, n, (STRETCH + 2) * more, B, K, sampling)
-        for B, (K, more) in itertools.product(Bs, brings.items())
-    }
-    times: dict[tuple[int, int], list[float]] = {cell: [] for cell in calls}
+    cells = list(itertools.product(Bs, brings))
+    times: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
     for turn in tqdm(range(quick(24)), desc="rounds", disable=None):
-        if turn < 3 or sum(map(sum, times.values())) < MOST:
-            for (B, K), call in calls.items():  # those of few texts are short, and differ more
-                times[B, K] += itertools.islice(call, max(1, 8 // B))
+        if turn >= 3 and sum(map(sum, times.values())) > MOST:
+            break
+        for B, K in cells:
+            starts, room = [], max(0, n - (STRETCH + 2) * brings[K])
+            for i in range(turn * B, turn * B + B):
+                text = texts[i % len(texts)]
+                starts.append(text[: max(1, len(text) - n + int(i * 0.618034 % 1 * room))])
+            times[B, K] += timed(target, draft, starts, turn * B, K, sampling)
     return {cell: median(found) for cell, found in times.items()}
 
 
