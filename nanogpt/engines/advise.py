@@ -51,7 +51,7 @@ from nanogpt.targets.fused import TARGETS
 
 OURS = {"nanogpt": TARGETS["fused"], **TARGETS}
 FEWEST = 5  # prompts: fewer do not show how prompts differ
-STRETCH = 5  # rounds of a text that are timed, before another begins
+STRETCH = 20  # rounds of a text, or fewer, before another begins; a third only warms up
 MOST = 120  # seconds, after which no turn of the clock begins
 PLACES = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 COUNTED = rf"(?:{PLACES}|vllm:spec_decode_num_drafts_total)"
@@ -93,10 +93,10 @@ def spent(step: Callable, device: torch.device) -> tuple[float, Any]:
 
 
 def timed(
-    target, draft: Draft, starts: Sequence[list[int]], seed: int, K: int, sampling: Sampling
+    target, draft: Draft, starts: Sequence[list[int]], seed: int, K: int, rounds: int, sampling
 ) -> list[float]:
-    """Seconds of STRETCH real rounds with K guesses of texts begun before; with K = 0, of plain."""
-    most, rngs = (STRETCH + 3) * (K + 1), [RandomSource(seed + i) for i in range(len(starts))]
+    """Seconds of real rounds with K guesses of texts begun before; with K = 0, of plain ones."""
+    most, rngs = (rounds + 1) * (K + 1), [RandomSource(seed + i) for i in range(len(starts))]
     if len(starts) == 1:
         text, how = Text(target, starts[0], most), (sampling, rngs[0])
         chain = speculative_rounds(text, draft, K, *how) if K else None
@@ -105,8 +105,8 @@ def timed(
         guesses, pairs = lifted(draft, K), zip(starts, rngs, strict=True)
         seats = [Seat(Reply(target, x, most), guesses, sampling, rng) for x, rng in pairs]
         step = partial(batch_round, target, seats)
-    # The first two read the starts, lay a batch's rows side by side, and wake the processor.
-    return [spent(step, target.device)[0] for _ in range(2 + STRETCH)][2:]
+    # The first read the starts and lay a batch's rows side by side, and the caches forget others.
+    return [spent(step, target.device)[0] for _ in range(rounds)][1 + rounds // 3 :]
 
 
 def round_times(
@@ -120,15 +120,16 @@ def round_times(
     keep_memory()
     cells = list(itertools.product(Bs, brings))
     times: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
-    for turn in tqdm(range(quick(24)), desc="rounds", disable=None):
+    for turn in tqdm(range(quick(15)), desc="rounds", disable=None):
         if turn >= 3 and sum(map(sum, times.values())) > MOST:
             break
         for B, K in cells:
-            starts, room = [], max(0, n - (STRETCH + 2) * brings[K])
+            rounds = max(3, min(STRETCH, int(n / 2 / brings[K])))
+            starts, room = [], max(0, n - rounds * brings[K])
             for i in range(turn * B, turn * B + B):
                 text = texts[i % len(texts)]
                 starts.append(text[: max(1, len(text) - n + int(i * 0.618034 % 1 * room))])
-            times[B, K] += timed(target, draft, starts, turn * B, K, sampling)
+            times[B, K] += timed(target, draft, starts, turn * B, K, rounds, sampling)
     return {cell: median(found) for cell, found in times.items()}
 
 
