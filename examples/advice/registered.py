@@ -103,6 +103,7 @@ def predicted(pair, prompts, Ks, batches, clocked=True):
         takes = cost.seconds(B, K) / cost.seconds(B, 0) if clocked else 1
         found[f"{K}, {B}"] = {
             "alpha": alpha_of(counts.sum(0), K),
+            "examined": float(counts[:, :K].sum()),
             "tokens": float(brings[K]),
             "takes": takes,
             "gain": float(brings[K] / takes),
@@ -164,6 +165,7 @@ def happened(pair, prompts, Ks, batches, blocks=BLOCKS):
             gains = [plain / fast for plain, fast in zip(pace[0], pace[K], strict=True)]
             found[f"{K}, {B}"] = {
                 "alpha": float(accepted / examined),
+                "examined": float(examined),
                 "tokens": float(tokens / steps),
                 "gain": median(gains),
             }

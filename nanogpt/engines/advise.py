@@ -66,6 +66,7 @@ def write(
     text, counts = Text(target, prompt, n), np.zeros(K + 1)
     rounds = speculative_rounds(text, draft, K, sampling, RandomSource(seed))
     while not text.done:
+        text.restart_if_full()
         whole = text.room >= K
         counts[: next(rounds).n_accepted + 1] += whole
     return text.tokens, counts
@@ -223,8 +224,6 @@ def advised(
     """
     seen = counts[:, 0] > 0
     kinds, counts = [kind for kind, kept in zip(kinds, seen, strict=True) if kept], counts[seen]
-    if not len(counts):
-        raise ValueError("no round had room for K guesses; take a smaller K, or more tokens")
     if cost.last < (first := Bs[0]):
         raise ValueError(f"{cost.last} texts fit at once; the first of --batch is {first}")
     gains, total = [best(counts, cost, B) for B in Bs if B <= cost.last], counts.sum(0)
@@ -368,6 +367,8 @@ def main(arguments: list[str] | None = None) -> int:
             for seed, text in enumerate(tqdm(prompts, desc="prompts", disable=None))
         ]
         texts, counts = [text for text, _ in made], np.array([row for _, row in made])
+        if not counts.any():
+            raise ValueError("no round had room for K guesses; take a smaller K, or more tokens")
         if not cost:
             brings = brought(counts.sum(0))
             some = {K: brings[K] for K in sorted({0, 1, (given.K + 1) // 2, given.K})}
