@@ -143,7 +143,7 @@ def test_kinds_are_told_apart_and_the_first_batch_that_loses_is_named():
     assert gains == pytest.approx({"code": 1.9 / 1.25, "chat": 1.2 / 1.25})
     assert found["alpha"] == [66 / 120] and found["exit_code"] == 0
     lines = advise.table(found)
-    assert "off from 3 texts on" in lines and lines[-1].startswith("yes: K = 1, 1.24 (")
+    assert "off from 3 at once" in lines and lines[-1].startswith("yes: K = 1, 1.24 (")
     assert advise.advised([""] * 12, counts, cost(1, 2), [1])["exit_code"] == 1
 
 
@@ -277,7 +277,7 @@ def test_alpha_is_predicted_before_the_loops_run(monkeypatch):
     example = module_of(ROOT / "examples" / "advice" / "registered.py")
     torch.set_num_threads(1)
     prompts = advise.ours("fused", "lookup", n=15)[3]
-    for name in ("fused, table", "fused, bigram"):
+    for name in ("fused, table", "fused, transformer"):
         pair = example.PAIRS[name]()
         before = example.predicted(pair, prompts, (1, 5), (1, 4), clocked=False)
         after = example.happened(pair, prompts, (1, 5), (1, 4), blocks=2)

@@ -68,11 +68,9 @@ def of_chance(layers):
 PAIRS = {
     "per-head, table": partial(of_ours, "per-head", "distilled"),
     "fused, table": partial(of_ours, "fused", "distilled"),
-    "fused, bigram": partial(of_ours, "fused", "bigram"),
     "fused, transformer": partial(of_ours, "fused", "transformer-fused"),
     "per-head, transformer": partial(of_ours, "per-head", "transformer-distilled"),
     "exported, transformer": of_folders,
-    "chance, 1 layer for 2": partial(of_chance, 1),
     "chance, 2 layers for 2": partial(of_chance, 2),
 }
 
@@ -149,10 +147,10 @@ def happened(pair, prompts, Ks, batches, blocks=BLOCKS):
     target, encode, draft = pair
     encoded, found = [encode(prompt) for prompt in prompts], {}
     for B in batches:
-        loop, some = (one_text, encoded[:40]) if B == 1 else (batch, (encoded * B)[:B])
+        loop, some = (one_text, encoded[:30]) if B == 1 else (batch, (encoded * B)[:B])
         loops = {K: loop(target, draft, some, K, 1000) for K in (0, *Ks)}
         rows = {K: [] for K in loops}
-        for _ in range(len(some) if B == 1 else max(3, 8 * blocks // B)):
+        for _ in range(len(some) if B == 1 else max(2, 6 * blocks // B)):
             for K, row in rows.items():  # in turn
                 row.append(next(loops[K]))
         rows = {K: np.array(row) for K, row in rows.items()}

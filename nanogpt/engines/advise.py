@@ -252,7 +252,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
         "accepted  " + "".join(f"{alpha:5.2f}" for alpha in found["alpha"]),
         "texts     best K  times as fast",
         *(f"{name:10}{one['K']:6}  {Gain(**one)}" for name, one in rows.items()),
-        f"off from {off} texts on" if off else f"on up to {last} texts; no more were tried",
+        f"off from {off} at once" if off else f"on with up to {last} at once; no more were tried",
         found["verdict"],
     ]
 
