@@ -114,8 +114,8 @@ def round_times(
 ) -> dict[tuple[int, int], float]:
     """{(B, K): seconds of a round}, in turn; lower quartiles, as what else runs only ever adds.
 
-    texts: whole ones, of which n tokens or fewer are new. Stretches begin in them, spread by the
-    golden ratio, so that the middle of n is that of all stretches. brings: {K: tokens of a round}.
+    Of the texts, n tokens or fewer are new. Stretches are spread over them by the golden ratio, so
+    that the middle of n is that of all stretches. brings: {K: tokens of a round}.
     """
     keep_memory()
     cells = list(itertools.product(Bs, brings))
@@ -162,8 +162,8 @@ def elsewhere(given: argparse.Namespace, folders: bool) -> Cost:
     asked += ["--context", str(given.context), *(["--draft", draft] if draft else [])]
     plan = size.plan_of(size.parse_arguments(asked))
 
-    off = lambda B, K: size.BAND * (plan.rows(B, K) > size.FEW)  # noqa: E731
-    return Cost(plan.round_seconds, off, size.batches_of(plan, 256)[-1])
+    last = size.batches_of(plan, 256)[-1]
+    return Cost(plan.round_seconds, lambda *cell: size.BAND * (plan.rows(*cell) > size.FEW), last)
 
 
 class Gain(NamedTuple):
@@ -220,14 +220,14 @@ def advised(
 ) -> dict[str, Any]:
     """What is found, for a program, of the kind of each prompt and of counts (N, K+1) of all.
 
-    Raises ValueError if there is nothing to count, or no B is possible.
+    Raises ValueError if the first of Bs does not fit.
     """
     seen = counts[:, 0] > 0
     kinds, counts = [kind for kind, kept in zip(kinds, seen, strict=True) if kept], counts[seen]
     if cost.last < (first := Bs[0]):
         raise ValueError(f"{cost.last} texts fit at once; the first of --batch is {first}")
     gains, total = [best(counts, cost, B) for B in Bs if B <= cost.last], counts.sum(0)
-    every = range(1, cost.last + 1)
+    every = range(min(Bs), cost.last + 1)
     parts = {x: counts[[x == kind for kind in kinds]] for x in dict.fromkeys(kinds) if x}
     return {
         "prompts": len(counts),
@@ -257,19 +257,17 @@ def table(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read_prompts(path: Path) -> tuple[list[str], list[str]]:
-    """Kinds ("" where there is none) and prompts of a file. Raises ValueError for a bad line."""
-    kinds, prompts = [], []
+def read_prompts(path: Path) -> list[tuple[str, str]]:
+    """Kind ("" where there is none) and prompt of each line. Raises ValueError for a bad one."""
+    pairs = []
     for i, line in enumerate(read_text(path).splitlines(), 1):
-        *kind, prompt = line.split("\t", 1)
-        if kind and not (kind[0].strip() and prompt.strip()):
+        kind, tab, prompt = line.partition("\t") if "\t" in line else ("", "", line)
+        if tab and not (kind.strip() and prompt.strip()):
             raise ValueError(f"{path}, line {i}: write KIND, a tab and a prompt; one is empty")
-        if prompt.strip():
-            kinds.append("".join(kind).strip())
-            prompts.append(prompt)
-    if not prompts:
+        pairs += [(kind.strip(), prompt)] * bool(prompt.strip())
+    if not pairs:
         raise ValueError(f"{path} has no prompt; write one a line, or KIND, a tab and a prompt")
-    return kinds, prompts
+    return pairs
 
 
 def ours(target: str, draft: str | None, device: str = "cpu", n: int = 40) -> tuple:
@@ -351,11 +349,10 @@ def main(arguments: list[str] | None = None) -> int:
     cost = elsewhere(given, not (mine or remote)) if given.gpu else None
     if given.device == "cpu":
         torch.set_num_threads(1)
-    names = (given.target, given.draft) if mine else ("nanogpt", None)
-    target, encode, draft, prompts = ours(*names, given.device)
-    kinds, prompts = (
-        read_prompts(given.prompts) if given.prompts else ([""] * len(prompts), prompts)
-    )
+    own = (given.target, given.draft) if mine else ("nanogpt", None)
+    target, encode, draft, prompts = ours(*own, given.device)
+    pairs = read_prompts(given.prompts) if given.prompts else [("", text) for text in prompts]
+    kinds, prompts = zip(*pairs, strict=True)
     if remote:
         counts = served(Endpoint(given.target), prompts, given.tokens, sampling)
     else:
@@ -372,9 +369,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not cost:
             brings = brought(counts.sum(0))
             some = {K: brings[K] for K in sorted({0, 1, (given.K + 1) // 2, given.K})}
-            cost = between(
-                round_times(target, draft, texts, given.tokens, sorted({*Bs}), some, sampling)
-            )
+            n = given.tokens
+            cost = between(round_times(target, draft, texts, n, sorted({*Bs}), some, sampling))
     found = advised(kinds, counts, cost, Bs)
     print(json.dumps(found, indent=1) if given.json else "\n".join(table(found)))
     return found["exit_code"]
