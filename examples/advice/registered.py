@@ -166,6 +166,7 @@ def happened(pair, prompts, Ks, batches, blocks=BLOCKS):
                 "examined": float(examined),
                 "tokens": float(tokens / steps),
                 "gain": median(gains),
+                "gains": gains,  # of each block
             }
     return found
 
@@ -193,6 +194,8 @@ def compared(before, after):
         )
     for what, found in off.items():
         yield f"{what:7} off by {quartiles(found)}, {len(found)} cells"
+    halves = [(median(m["gains"][::2]), median(m["gains"][1::2])) for _, m in rows]
+    yield f"the loops differ from themselves by {quartiles([abs(a / b - 1) for a, b in halves])}"
     for B in sorted({int(cell.split(", ")[1]) for _, cell in cells}):
         its = [
             x for x, (_, cell) in zip(off["speed"], cells, strict=True) if cell.endswith(f", {B}")
