@@ -94,10 +94,11 @@ def predicted(pair, prompts, Ks, batches, clocked=True):
         timed = {K: brings[K] for K in (0, 1, (MOST + 1) // 2, MOST)}
         texts = [text for text, _ in made]
         cost = advise.between(
-            advise.round_times(target, draft, texts, TOKENS, BATCHES, timed, Sampling())
+            *advise.round_times(target, draft, texts, TOKENS, BATCHES, timed, Sampling())
         )
     found = {}
     for K, B in itertools.product(Ks, batches):
+        off = cost.off(B, K) if clocked else 0
         takes = cost.seconds(B, K) / cost.seconds(B, 0) if clocked else 1
         found[f"{K}, {B}"] = {
             "alpha": alpha_of(counts.sum(0), K),
@@ -105,8 +106,8 @@ def predicted(pair, prompts, Ks, batches, clocked=True):
             "tokens": float(brings[K]),
             "takes": takes,
             "gain": float(brings[K] / takes),
-            "low": float(low[K] / takes),
-            "high": float(high[K] / takes),
+            "low": float(low[K] / takes) * (1 - off),
+            "high": float(high[K] / takes) * (1 + off),
         }
     return found
 

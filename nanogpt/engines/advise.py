@@ -6,7 +6,8 @@ distilled draft. FILE has a prompt a line, or KIND, a tab and a prompt: then the
 each kind, too. Without it, prompts are Shakespeare's.
 
 Each prompt is written on once, with K guesses a round: how often each place was accepted tells what
-every smaller K brings. The interval is over prompts: the 5th to the 95th of 100, drawn anew. Then
+every smaller K brings. The interval is over prompts: the 5th to the 95th of 100, drawn anew; the
+clock's own unrest widens it. Then
 whole rounds are timed in turn, with 0, 1, some and K guesses, passes and all that is between them;
 the rest is interpolated. Reading the prompt, and the end of a text, are left out; so is, on Linux
 and macOS, what other programs take of the processor.
@@ -111,17 +112,18 @@ def timed(
 
 def round_times(
     target, draft, texts: Sequence, n: int, Bs, brings: Mapping[int, float], sampling: Sampling
-) -> dict[tuple[int, int], float]:
+) -> tuple[dict[tuple[int, int], float], float]:
     """{(B, K): seconds of a round}, in turn; lower quartiles, as what else runs only ever adds.
+    And the part by which a round, in plain steps, differs between the halves of the turns.
 
     Of the texts, n tokens or fewer are new. Stretches are spread over them by the golden ratio, so
     that the middle of n is that of all stretches. brings: {K: tokens of a round}.
     """
     keep_memory()
     cells = list(itertools.product(Bs, brings))
-    times: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
+    times: dict[tuple[int, int], list[list[float]]] = {cell: [] for cell in cells}
     for turn in tqdm(range(quick(15)), desc="rounds", disable=None):
-        if turn >= 3 and sum(map(sum, times.values())) > MOST:
+        if turn >= 3 and sum(map(sum, itertools.chain(*times.values()))) > MOST:
             break
         for B, K in cells:
             rounds = max(3, min(STRETCH, int(n / 2 / brings[K])))
@@ -129,8 +131,17 @@ def round_times(
             for i in range(turn * B, turn * B + B):
                 text = texts[i % len(texts)]
                 starts.append(text[: max(1, len(text) - n + int(i * 0.618034 % 1 * room))])
-            times[B, K] += timed(target, draft, starts, turn * B, K, rounds, sampling)
-    return {cell: float(np.quantile(found, 0.25)) for cell, found in times.items()}
+            how = turn * B, K, rounds, sampling
+            times[B, K].append(timed(target, draft, starts, *how))
+    whole, one, two = (
+        {
+            cell: float(np.quantile(np.concatenate(found[i::by]), 0.25))
+            for cell, found in times.items()
+        }
+        for i, by in ((0, 1), (0, 2), (1, 2))
+    )
+    differ = [one[B, K] / one[B, 0] / two[B, K] * two[B, 0] - 1 for B, K in cells if K]
+    return whole, float(np.median(np.abs(differ)))
 
 
 class Cost(NamedTuple):
@@ -141,7 +152,7 @@ class Cost(NamedTuple):
     last: int
 
 
-def between(times: Mapping[tuple[int, int], float]) -> Cost:
+def between(times: Mapping[tuple[int, int], float], off: float = 0.0) -> Cost:
     """Straight lines between {(B, K): seconds}, every B with every K; K = 0 lies on none."""
     Bs, (_, *Ks) = (sorted({*x}) for x in zip(*times, strict=True))
 
@@ -149,7 +160,7 @@ def between(times: Mapping[tuple[int, int], float]) -> Cost:
         of_K = [np.interp(K, Ks, [times[b, k] for k in Ks]) if K else times[b, 0] for b in Bs]
         return float(np.interp(B, Bs, of_K))
 
-    return Cost(seconds, lambda B, K: 0.0, Bs[-1])
+    return Cost(seconds, lambda B, K: off, Bs[-1])
 
 
 def elsewhere(given: argparse.Namespace, folders: bool) -> Cost:
@@ -370,7 +381,7 @@ def main(arguments: list[str] | None = None) -> int:
             brings = brought(counts.sum(0))
             some = {K: brings[K] for K in sorted({0, 1, (given.K + 1) // 2, given.K})}
             n = given.tokens
-            cost = between(round_times(target, draft, texts, n, sorted({*Bs}), some, sampling))
+            cost = between(*round_times(target, draft, texts, n, sorted({*Bs}), some, sampling))
     found = advised(kinds, counts, cost, Bs)
     print(json.dumps(found, indent=1) if given.json else "\n".join(table(found)))
     return found["exit_code"]
