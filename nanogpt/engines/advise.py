@@ -6,11 +6,10 @@ distilled draft. FILE has a prompt a line, or KIND, a tab and a prompt: then the
 each kind, too. Without it, prompts are Shakespeare's.
 
 Each prompt is written on once, with K guesses a round: how often each place was accepted tells what
-every smaller K brings. The interval is over prompts: the 5th to the 95th of 100, drawn anew; the
-clock's own unrest widens it. Then
-whole rounds are timed in turn, with 0, 1, some and K guesses, passes and all that is between them;
-the rest is interpolated. Reading the prompt, and the end of a text, are left out; so is, on Linux
-and macOS, what other programs take of the processor.
+every smaller K brings. Then whole rounds are timed in turn, with 0, 1, some and K guesses, passes
+and all that is between them; the rest is interpolated. The interval is over prompts, the 5th to the
+95th of 100, drawn anew; the clock's own unrest widens it. Reading the prompt, and the end of a
+text, are left out; so is, on Linux and macOS, what other programs take of the processor.
 
 With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. And
 TARGET may be a server, http://…/v1, that counts by place as vLLM does: leave it alone meanwhile.
@@ -221,7 +220,7 @@ def concluded(gain: Gain, prompts: int) -> str:
     found = f"{gain.verdict}: K = {gain.K}, {gain}"
     if gain.verdict == "cannot tell":
         few = f" of any prompts, as {prompts} show too little," * (prompts < FEWEST)
-        return f"{found}: the interval{few} holds 1; give more prompts"
+        return f"{found}: the interval{few} holds 1; more prompts may tell, or a quieter machine"
     why = f"a round brings {gain.brings:.2f} tokens and takes {gain.takes:.2f} plain steps"
     return f"{found} times as fast as plain decoding: {why}"
 
