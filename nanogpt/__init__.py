@@ -43,7 +43,8 @@ and a folder for each further question:
                                      learning: what drafts that learn gain
     engines/     is theirs right?    export, adapters, places, audit; endpoint: over HTTP;
                                      serve: a server to try that on; causal, own: any model of
-                                     transformers as a target, and the word check: does it hold
+                                     transformers as a target; the words check: does it hold,
+                                     and advise: which K, or none
     arena/       is yours better?    template: start your own draft here; referee, race
     course/      the exercises       of each chapter its judge and its drawings; how far a reader
                                      is: progress, judged, needed; the words course and demo

@@ -14,6 +14,7 @@ COMMANDS = {  # word: (module, what it does)
     "bench": ("measure.bench", "drafts against plain decoding, in pairs"),
     "load": ("measure.load", "requests a second that a server can take, and within an SLO"),
     "size": ("measure.size", "will it pay? your model, GPU and load"),
+    "advise": ("engines.advise", "which K, for your pair and your prompts? it may say none"),
     "check": ("engines.check", "does it hold on a model of yours? any of transformers"),
     "export": ("engines.export", "our models as folders for other engines"),
     "audit": ("engines.audit", "is an engine lossless?"),

@@ -38,7 +38,7 @@ def installed(monkeypatch):
 
 def test_every_example_is_tried_here():
     names = {path.name for path in ROOT.glob("examples/*/*.py")}
-    assert names == {"openvino_genai.py", "vllm_cpu.py", "pass_times.py"}
+    assert names == {"openvino_genai.py", "vllm_cpu.py", "pass_times.py", "registered.py"}
 
 
 # ---- the time of passes

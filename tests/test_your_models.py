@@ -246,6 +246,18 @@ def test_batches_servers_and_constraints_take_one():
     assert 0 not in complete(target, [0, 1], 15, never, draft, 3).tokens
 
 
+def test_models_as_drafts_are_asked_together_in_a_batch_and_say_what_they_say_alone():
+    target, model = tiny("Llama", 16, vocab_size=5), tiny("GPT2", 16, vocab_size=7)
+    draft, passes, run = causal.CausalDraft(model, 5), [], model.run
+    model.run = lambda idx, *given, **asked: passes.append(len(idx)) or run(idx, *given, **asked)
+    prompts, rngs = [[0, 1], [3, 2, 1, 4], [2]], [RandomSource(b) for b in range(3)]
+    together = batch_generate(target, draft, prompts, 9, 3, Sampling(), rngs)
+    assert max(passes) == 3
+    for b, one in enumerate(together):
+        alone = speculative_generate(target, draft, prompts[b], 9, 3, Sampling(), RandomSource(b))
+        assert one.tokens == alone.tokens
+
+
 def test_hidden_states_are_kept_for_drafts_that_read_them():
     target = tiny("Qwen3", 16)
     streams, _ = target.states(target.row([0, 1, 2]))

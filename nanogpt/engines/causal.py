@@ -31,6 +31,7 @@ from nanogpt.drafts.pairs import PairTokenizer
 from nanogpt.drafts.transformer import TransformerDraft
 from nanogpt.engines.export import tokenizer_json
 from nanogpt.model import GPTConfig, GPTLanguageModel
+from nanogpt.serving.batch import TOGETHER, of_transformers
 from nanogpt.speculative import Draft
 from nanogpt.trees.tree import tree_mask
 
@@ -255,14 +256,24 @@ class CausalDraft(TransformerDraft):
         super().__init__(model)
         self.vocab_size = vocab_size
 
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,) of the token after `context`, at temperature 1.
-
-        A token that the draft lacks is read as its first: any q that the context settles will do.
-        """
+    def known(self, context: Sequence[int]) -> list[int]:
+        """A token that the draft lacks is read as its first: any q the context settles will do."""
         own = self.model.config.vocab_size
-        known = [token if token < own else 0 for token in context]
-        return fitted(super().get_probs(known), self.vocab_size)
+        return [token if token < own else 0 for token in context]
+
+    def get_probs(self, context: Sequence[int]) -> Tensor:
+        """q (V,) of the token after `context`, at temperature 1."""
+        return fitted(super().get_probs(self.known(context)), self.vocab_size)
+
+
+def of_models(drafts: Sequence[CausalDraft], contexts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """q (V,) of each draft after its own context, one pass for all that are of one model."""
+    pairs = list(zip(drafts, contexts, strict=True))
+    said = of_transformers(drafts, [draft.known(context) for draft, context in pairs])
+    return [fitted(q, draft.vocab_size) for draft, q in zip(drafts, said, strict=True)]
+
+
+TOGETHER[CausalDraft] = of_models  # in a batch
 
 
 class Reader:

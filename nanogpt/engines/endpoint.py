@@ -401,16 +401,18 @@ class Endpoint:
             raise OSError(f"{self.url} returned no choices")
         return sorted(choices, key=lambda choice: choice.get("index") or 0)
 
-    def guesses(self) -> Counter[str]:
-        """Since it started, by COUNTED and HITS: guesses, kept, prompts found; empty if not told.
-
-        The metrics stand beside /v1, not under it.
-        """
+    def metrics(self) -> str:
+        """What it counts: beside /v1, not under it; "" if it tells nothing."""
         above = replace(self, url=self.url.rstrip("/").removesuffix("/v1"), timeout=10.0)
+        with contextlib.suppress(OSError):
+            return above.ask("metrics", read=lambda answer: answer.read().decode())
+        return ""
+
+    def guesses(self) -> Counter[str]:
+        """Since it started, by COUNTED and HITS: guesses, kept, prompts found; none if not told."""
         counts = Counter[str]()
-        with contextlib.suppress(OSError, ValueError):
-            text = above.ask("metrics", read=lambda answer: answer.read().decode())
-            for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            for line in self.metrics().splitlines():
                 if line.startswith((*COUNTED, HITS)):
                     name, n = line.rsplit(None, 1)
                     counts[name.partition("{")[0]] += int(float(n))
