@@ -147,7 +147,7 @@ def test_kinds_are_told_apart_and_the_first_batch_that_loses_is_named():
     assert gains == pytest.approx({"code": 1.9 / 1.25, "chat": 1.2 / 1.25})
     assert found["alpha"] == [66 / 120] and found["exit_code"] == 0
     lines = advise.table(found)
-    assert "off from 3 at once" in lines and lines[-1].startswith("yes: K = 1, 1.24 (")
+    assert "loses from 3 at once on" in lines and lines[-1].startswith("yes: K = 1, 1.24 (")
     assert advise.advised([""] * 12, counts, cost(1, 2), [1])["exit_code"] == 1
 
 

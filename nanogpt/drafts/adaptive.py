@@ -94,10 +94,10 @@ def while_it_pays(K: int, low: float, high: float, memory: float = 8, pause: int
     low: the tokens a round at which guessing is just as fast as not, what a round of K guesses
     costs in passes; high: more than that. The mean of about the last `memory` rounds with guesses
     begins between the two. Below low, guessing pauses, for `pause` rounds, and is then tried anew.
-    Until a mean was above high, each further pause is twice as long as the one before.
+    Until the mean exceeds high, each pause is twice as long as the one before.
     Each text is judged by its own rounds, also where one policy serves several; with one for each,
-    no round is read twice. Raises ValueError unless low < high, without which it flips at every
-    chance, and pause and memory are at least 1.
+    no round is read twice. Raises ValueError unless low < high, or it would flip at
+    random, and pause and memory are at least 1.
     """
     if not (low < high and memory >= 1 and pause >= 1):
         raise ValueError(

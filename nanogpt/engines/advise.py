@@ -1,19 +1,20 @@
-"""Should you speculate? Your pair and your prompts: which K, what it gains, and where to stop.
+"""Should you speculate? Your pair and prompts: which K, what it gains, and from where it loses.
 
 TARGET and DRAFT are folders or names as `nanogpt check` takes them (without a DRAFT, guesses are
-looked up in the text), or names of `nanogpt bench`; `nanogpt` alone is our fused target with its
-distilled draft. FILE has a prompt a line, or KIND, a tab and a prompt: then the answer comes for
-each kind, too. Without it, prompts are Shakespeare's.
+looked up in the text), or names of `nanogpt bench` (without one, the distilled draft guesses);
+`nanogpt` alone is our fused target. FILE has a prompt a line, or KIND, a tab and a prompt: then the
+answer comes for each kind, too. Without it, prompts are Shakespeare's.
 
-Each prompt is written on once, with K guesses a round: how often each place was accepted tells what
-every smaller K brings. Then whole rounds are timed in turn, with 0, 1, some and K guesses, passes
-and all that is between them; the rest is interpolated. The interval is over prompts, the 5th to the
-95th of 100, drawn anew; the clock's own unrest widens it. Reading the prompt, and the end of a
-text, are left out; so is, on Linux and macOS, what other programs take of the processor.
+Each prompt is continued once, with K guesses a round. How often each place was accepted, where all
+before it were, tells what every smaller K brings. Then whole rounds are timed in turn, with 0, 1,
+about K/2 and K guesses, overhead included; the rest is interpolated. The interval is over prompts:
+the 5th to the 95th percentile of prompts drawn with replacement, widened by the noise of the clock.
+Reading the prompt, and the end of a text, are left out; so is, on a CPU under Linux and macOS, the
+time that other programs take. A + says that the best K is the largest tried.
 
-With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. And
-TARGET may be a server, http://…/v1, that counts by place as vLLM does: leave it alone meanwhile.
-Exit code: 0, yes, for the first of --batch; 1, no; 2, it cannot be told.
+With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. With
+it, TARGET may also be a server, http://…/v1, that counts by place as vLLM does: send it nothing
+else meanwhile. Exit code: 0, yes, for the first of --batch; 1, no; 2, it cannot be told.
 """
 
 from __future__ import annotations
@@ -255,14 +256,19 @@ def advised(
 def table(found: Mapping[str, Any]) -> list[str]:
     """The same in lines."""
     rows = {str(one["texts"]): one for one in found["gains"]} | found["kinds"]
-    off, last = found["off_from"], found["tried_up_to"]
+    off, last, most = found["off_from"], found["tried_up_to"], len(found["alpha"])
     return [
         f"{found['prompts']} prompts, {found['rounds']:,} rounds",
         "place     " + "".join(f"{i:5}" for i in range(1, len(found["alpha"]) + 1)),
         "accepted  " + "".join(f"{alpha:5.2f}" for alpha in found["alpha"]),
         "texts     best K  times as fast",
-        *(f"{name:10}{one['K']:6}  {Gain(**one)}" for name, one in rows.items()),
-        f"off from {off} at once" if off else f"on with up to {last} at once; no more were tried",
+        *(
+            f"{name:10}{one['K']:6}{' +'[one['K'] == most]} {Gain(**one)}"
+            for name, one in rows.items()
+        ),
+        f"loses from {off} at once on"
+        if off
+        else f"pays with up to {last} at once, the most tried",
         found["verdict"],
     ]
 

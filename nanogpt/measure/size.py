@@ -382,7 +382,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--overhead",
         type=float,
         help="microseconds a layer takes besides, in every pass; default: "
-        f"{1e6 * layer_overhead():.0f}, the median of four engines; "
+        f"{1e6 * layer_overhead():.0f}, the median of four published rates; "
         "0: the roofline alone",
     )
     parser.add_argument(
