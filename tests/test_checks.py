@@ -470,7 +470,7 @@ FUSED_OFF = batch_off(lambda target, _: fused(target))
 HEADS_OFF = batch_off(lambda target, _: not fused(target))
 TREES_OFF = batch_off(lambda _, trees: any(len(set(t.parents)) < len(t.parents) for t in trees))
 Off = loop("Server", "serving.server", batch_off())
-server_off = loop("server_decoder", "proof.decoders", {"Server": Off})
+server_off = functools.partial(server_decoder, kind=Off)
 
 
 class Mixed(TableDraft):

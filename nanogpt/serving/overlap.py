@@ -20,8 +20,8 @@ class OverlapServer(Server):
     Before the verdict it knows who may go on, and that each will have one token to do. How many
     tokens come it does not know, so the plan has places for all of them; those of rejected guesses
     are given back. Where that many might not be free, no plan is made, and the step is planned
-    after the verdict. Whoever is stopped leaves the plan; whoever has filled the window has more to do,
-    and gets what the plan has left. What depends on the tokens themselves (the current one,
+    after the verdict. Whoever is stopped leaves the plan; whoever has filled the window has more to
+    do, and gets what the plan has left. What depends on the tokens themselves (the current one,
     penalties, a grammar's state, the draft's guesses) is no part of it.
     """
 
