@@ -569,7 +569,7 @@ class Published(NamedTuple):
         return Plan(target, GPUS[self.gpu], self.gpus, context=self.context, overhead=overhead)
 
 
-# An engine each, of 2023 to 2025; contexts are the middle of what the sources generate.
+# Three engines of 2023 to 2025; contexts are the middle of what the sources generate.
 GPUSTACK = "https://docs.gpustack.ai/latest/performance-lab/qwen3-8b/h100-latency/"
 CALIBRATION = (
     Published(
