@@ -5,8 +5,9 @@
 For each of PAIRS, KS and BATCHES it predicts α, tokens a round, and how many times as fast as plain
 decoding the loop is, from 60 prompts; all of it is in the file before the first loop starts. Then
 it decodes the same prompts by other dice: one text with speculative_generate, from its prompt to
-its end, beside autoregressive_generate; of a batch, the rounds of batch_generate from the second on
-until the first text ends. All K in turn, one thread, medians of BLOCKS. About 20 minutes.
+its end, beside autoregressive_generate; a batch of texts of all ages up to half of TOKENS, as in a
+server, from the second round on until the first ends. All K in turn, one thread, medians of BLOCKS.
+About 20 minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nanogpt.serving.constraints import Reply
 from nanogpt.speculative import speculative_generate
 
 KS, BATCHES, MOST = (1, 3, 5, 8), (1, 8, 32), 8
-PROMPTS, TOKENS, BLOCKS = 60, 100, 4
+PROMPTS, TOKENS, BLOCKS = 60, 100, 8
 
 
 def of_ours(target, draft):
@@ -124,12 +125,18 @@ def one_text(target, draft, prompts, K, seed):
 
 def batch(target, draft, prompts, K, seed):
     """The same of a batch, of its rounds from the second until a text ends, over and over."""
-    guesses = lifted(draft, K)
-    for first in itertools.count(seed, len(prompts)):
-        seats = [
-            Seat(Reply(target, prompt, TOKENS), guesses, Sampling(), RandomSource(first + i))
-            for i, prompt in enumerate(prompts)
-        ]
+    guesses, N = lifted(draft, K), len(prompts)
+    half = TOKENS // 2
+    begun = [
+        autoregressive_generate(target, prompt, half, rng=RandomSource(seed + i)).tokens
+        for i, prompt in enumerate(prompts)
+    ]
+    for first in itertools.count(seed + N, N):
+        seats = []
+        for i, (prompt, more) in enumerate(zip(prompts, begun, strict=True), first):
+            age = int(i * 0.618034 % 1 * half)
+            text = Reply(target, [*prompt, *more[:age]], TOKENS - age)
+            seats.append(Seat(text, guesses, Sampling(), RandomSource(i)))
         batch_round(target, seats)
         seconds, rounds = 0.0, []
         while not any(seat.text.done for seat in seats):
@@ -148,10 +155,10 @@ def happened(pair, prompts, Ks, batches, blocks=BLOCKS):
     target, encode, draft = pair
     encoded, found = [encode(prompt) for prompt in prompts], {}
     for B in batches:
-        loop, some = (one_text, encoded[:30]) if B == 1 else (batch, (encoded * B)[:B])
+        loop, some = (one_text, encoded) if B == 1 else (batch, (encoded * B)[:B])
         loops = {K: loop(target, draft, some, K, 1000) for K in (0, *Ks)}
         rows = {K: [] for K in loops}
-        for _ in range(len(some) if B == 1 else max(2, 6 * blocks // B)):
+        for _ in range(len(some) if B == 1 else max(2, 24 * blocks // B)):
             for K, row in rows.items():  # in turn
                 row.append(next(loops[K]))
         rows = {K: np.array(row) for K, row in rows.items()}

@@ -7,10 +7,11 @@ answer comes for each kind, too. Without it, prompts are Shakespeare's.
 
 Each prompt is continued once, with K guesses a round. How often each place was accepted, where all
 before it were, tells what every smaller K brings. Then whole rounds are timed in turn, with 0, 1,
-about K/2 and K guesses, overhead included; the rest is interpolated. The interval is over prompts:
-the 5th to the 95th percentile of prompts drawn with replacement, widened by the noise of the clock.
-Reading the prompt, and the end of a text, are left out; so is, on a CPU under Linux and macOS, the
-time that other programs take. A + says that the best K is the largest tried.
+about K/2 and K guesses, overhead included; the rest is interpolated. Texts at once are each of
+another age, as in a server: begun together, all are as long, and guesses gain less. The interval is
+over prompts: the 5th to the 95th percentile of prompts drawn with replacement, widened by the noise
+of the clock. Reading the prompt, and the end of a text, are left out; so is, on a CPU under Linux
+and macOS, the time that other programs take. A + says that the best K is the largest tried.
 
 With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. With
 it, TARGET may also be a server, http://…/v1, that counts by place as vLLM does: send it nothing
@@ -113,17 +114,17 @@ def timed(
 def round_times(
     target, draft, texts: Sequence, n: int, Bs, brings: Mapping[int, float], sampling: Sampling
 ) -> tuple[dict[tuple[int, int], float], float]:
-    """{(B, K): seconds of a round}, in turn; lower quartiles, as what else runs only ever adds.
-    And the part by which a round, in plain steps, differs between the halves of the turns.
+    """{(B, K): seconds of a round}: a plain one's, times the middle ratio of all turns, as what
+    slows the machine slows a whole turn. And the part by which halves of the turns differ in it.
 
     Of the texts, n tokens or fewer are new. Stretches are spread over them by the golden ratio, so
     that the middle of n is that of all stretches. brings: {K: tokens of a round}.
     """
     keep_memory()
-    cells = list(itertools.product(Bs, brings))
-    times: dict[tuple[int, int], list[list[float]]] = {cell: [] for cell in cells}
-    for turn in tqdm(range(quick(15)), desc="rounds", disable=None):
-        if turn >= 3 and sum(map(sum, itertools.chain(*times.values()))) > MOST:
+    cells, began = list(itertools.product(Bs, brings)), time.monotonic()
+    times: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}  # of each turn
+    for turn in tqdm(range(quick(30)), desc="rounds", disable=None):
+        if turn >= 3 and time.monotonic() - began > MOST:
             break
         for B, K in cells:
             rounds = max(3, min(STRETCH, int(n / 2 / brings[K])))
@@ -131,17 +132,16 @@ def round_times(
             for i in range(turn * B, turn * B + B):
                 text = texts[i % len(texts)]
                 starts.append(text[: max(1, len(text) - n + int(i * 0.618034 % 1 * room))])
-            how = turn * B, K, rounds, sampling
-            times[B, K].append(timed(target, draft, starts, *how))
-    whole, one, two = (
-        {
-            cell: float(np.quantile(np.concatenate(found[i::by]), 0.25))
-            for cell, found in times.items()
-        }
-        for i, by in ((0, 1), (0, 2), (1, 2))
-    )
-    differ = [one[B, K] / one[B, 0] / two[B, K] * two[B, 0] - 1 for B, K in cells if K]
-    return whole, float(np.median(np.abs(differ)))
+            took = timed(target, draft, starts, turn * B, K, rounds, sampling)
+            times[B, K].append(sum(took) / len(took))
+
+    def ratio(B: int, K: int, turns: slice = slice(None)) -> float:
+        return float(np.median(np.divide(times[B, K][turns], times[B, 0][turns])))
+
+    one, two = slice(0, None, 2), slice(1, None, 2)
+    differ = [abs(ratio(B, K, one) / ratio(B, K, two) - 1) for B, K in cells if K]
+    plain = {B: float(np.median(times[B, 0])) for B in Bs}
+    return {(B, K): plain[B] * ratio(B, K) for B, K in cells}, float(np.median(differ))
 
 
 class Cost(NamedTuple):
