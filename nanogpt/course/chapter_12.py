@@ -218,5 +218,5 @@ def following(Ks: Sequence[int], accepted: Sequence[int], title: str) -> Picture
     axes, rounds = picture(title, "round", "guesses", 8, 3.2), np.arange(len(Ks))
     axes.bar(rounds, accepted, 0.8, color=ACCEPTED, hatch="..", edgecolor="white", label="accepted")
     axes.step(rounds, Ks, where="mid", color=DRAFT, linewidth=2, label="K, chosen by the policy")
-    axes.legend()
+    axes.figure.legend(loc="outside lower left", ncols=2)  # never over a line
     return axes.figure

@@ -30,7 +30,7 @@ from nanogpt.engines import causal, own
 from nanogpt.engines.causal import CausalModel, load_pair
 from nanogpt.engines.own import Greedy
 from nanogpt.engines.places import Report, sight
-from nanogpt.generate import autoregressive_generate
+from nanogpt.generate import autoregressive_generate, check_whole
 from nanogpt.measure.bench import acceptance, pooled
 from nanogpt.measure.clock import DEVICES, clock
 from nanogpt.proof.statistics import p_text
@@ -213,9 +213,8 @@ def main(arguments: list[str] | None = None) -> int:
     Raises ValueError for bad settings, and as `causal.load` does.
     """
     given = parse_arguments(arguments)
-    for what, least in (("K", 1), ("tokens", 1), ("samples", 10)):
-        if (value := getattr(given, what)) < least:
-            raise ValueError(f"{what} is {value}; it must be a whole number from {least}")
+    check_whole(1, K=given.K, tokens=given.tokens)
+    check_whole(10, samples=given.samples)
     check_folders(given.json)
     if given.device == "cpu":
         torch.set_num_threads(1)

@@ -39,7 +39,7 @@ from nanogpt.drafts.eagle import EagleDraft
 from nanogpt.engines import endpoint, places
 from nanogpt.engines.answers import told_of
 from nanogpt.engines.endpoint import Endpoint, guessed_between
-from nanogpt.generate import Generation
+from nanogpt.generate import Generation, check_whole
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.decoders import KINDS
 from nanogpt.proof.gallery import mutant
@@ -98,12 +98,6 @@ class Lengths(Watched):
         """As the target's, noted."""
         self.passes.append((past_kvs.length if past_kvs is not None else 0, idx.shape[1]))
         return self.target.states(idx, pos, past_kvs, attn_mask, depth)
-
-    def around(self, target) -> Lengths:
-        """The same notes, kept of another target's passes."""
-        other = Lengths(target)
-        other.passes = self.passes
-        return other
 
 
 def found_by(
@@ -282,9 +276,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     given = parse_arguments(arguments)
     places.check_given(given)
-    for what, least in (("samples", 1), ("tokens", 1), ("words", 4)):
-        if (value := getattr(given, what)) < least:
-            raise ValueError(f"{what} is {value}; it must be a whole number from {least}")
+    check_whole(1, samples=given.samples, tokens=given.tokens)
+    check_whole(4, words=given.words)
     asked = given.samples, given.words, given.tokens, given.seed
     torch.set_num_threads(1)
     if endpoint.is_address(given.engine):

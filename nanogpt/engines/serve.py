@@ -270,7 +270,7 @@ class Completions:
         has it in a decoder that takes none.
         """
         rules = Constraints(
-            None if fields.regex is None else Grammar(fields.regex, self.chars),
+            None if fields.regex is None else Grammar(fields.regex, self.tokenizer.chars),
             fields.logit_bias,
             fields.presence_penalty,
             fields.frequency_penalty,
@@ -328,7 +328,7 @@ class Completions:
         self, fields: SimpleNamespace, i: int, news: News, first: bool = True
     ) -> dict[str, Any]:
         """What is said of text i, or of a piece of it; the first one echoes the prompt."""
-        prompt, names = fields.texts[i][0], self.chars
+        prompt, names = fields.texts[i][0], self.tokenizer.chars
         echoed = prompt if fields.echo and first else []
         tokens, reason = [*echoed, *news.tokens], getattr(news.end, "finish_reason", "length")
         made: dict[str, Any] = {"index": i, "text": self.tokenizer.decode(tokens)}
@@ -363,11 +363,6 @@ class Completions:
         for i, n in enumerate(per_place):
             counts[f'accepted_tokens_per_pos_total{{position="{i}"}}'] = n
         return "".join(f"vllm:spec_decode_num_{name} {n}\n" for name, n in counts.items())
-
-    @property
-    def chars(self) -> Sequence[str]:
-        """The characters, in order of their tokens."""
-        return self.tokenizer.chars
 
 
 def said(choices: list[dict]) -> dict[str, Any]:

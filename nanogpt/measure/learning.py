@@ -31,6 +31,7 @@ from nanogpt.drafts.learning import (
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.drafts.protocol import Chain
 from nanogpt.model import GPTLanguageModel
+from nanogpt.proof.toys import TableDraft
 from nanogpt.sampling import RandomSource, Sampling, Uniforms
 from nanogpt.serving.server import Limits, Server
 from nanogpt.speculative import Draft
@@ -102,28 +103,17 @@ def serve(
     return rounds
 
 
-class Even(Draft):
-    """A draft that knows nothing: every token is as likely."""
-
-    def __init__(self, vocab_size: int):
-        self.vocab_size = vocab_size
-        self.q = torch.full((vocab_size,), 1 / vocab_size, dtype=torch.float64)
-
-    def get_probs(self, context: Sequence[int]) -> Tensor:
-        """q (V,), always the same."""
-        return self.q
-
-
 def drafters(table: Draft | None = None, net: GPTLanguageModel | None = None) -> dict:
     """{name: a call for a new drafter} of all that the chapter serves with."""
     table, net = table or ngram.load(), net or transformer.load().model
     V, own = table.vocab_size, transformer.TransformerDraft
+    even = TableDraft(torch.full((V, V), 1 / V, dtype=torch.float64))
     return {
         "table, frozen": lambda: Chain(table, 6),
         "table, per request": lambda: LearningDraft(SoftTable(table), 6),
         "table, shared": lambda: LearningDraft(SoftTable(table), 6, shared=True),
         "the same, contexts from 0": lambda: LearningDraft(SoftTable(table, 0), 6, shared=True),
-        "from nothing, shared": lambda: LearningDraft(SoftTable(Even(V), 0), 6, shared=True),
+        "from nothing, shared": lambda: LearningDraft(SoftTable(even, 0), 6, shared=True),
         "prompt lookup": lambda: Chain(PromptLookupDraft(V), 6),
         "net, frozen": lambda: Chain(own(net), 3),
         "net, shared": lambda: LearningDraft(

@@ -123,10 +123,6 @@ class Form(NamedTuple):
     unit: float = 1.0
     and_has: str = ""
 
-    def is_of(self, record: dict) -> bool:
-        """Whether a record has its fields."""
-        return {self.arrival, self.prompt, self.output, self.and_has or self.arrival} <= {*record}
-
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FORMS = (  # the first that fits
@@ -218,7 +214,7 @@ def number_in(cell: str) -> float | str:
 def form_of(record: dict) -> Form:
     """The form that a record has. Raises ValueError for none."""
     for form in FORMS:
-        if form.is_of(record):
+        if {*form[1:4], form.and_has or form.arrival} <= {*record}:
             return form
     known = "; ".join(f"{', '.join(form[1:4])} ({form.whose})" for form in FORMS)
     raise ValueError(

@@ -221,8 +221,7 @@ def check_independent(generate: BatchDecoder, n: int = 400, seed: int = 0) -> No
     """
     target, draft = toy_target(2, 8, seed=2), random_draft(2, seed)
     made = generate(target, draft, [[0, 1]] * n, 2, 1)
-    own = exact_continuations(target, 2)
-    exact = {(a, b): own[a] * own[b] for a, b in itertools.product(own, own)}
+    exact = product_of(target, [([0, 1], 2)] * 2)
     counts = {}
     for a, b in zip(made[::2], made[1::2], strict=True):
         pair = tuple(a.tokens), tuple(b.tokens)

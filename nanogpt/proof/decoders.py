@@ -148,17 +148,16 @@ def constrained_decoder(
     prompt_tokens,
     max_new_tokens,
     K=4,
-    sampling=Sampling(),
-    rng=None,
-    stop_token=None,
+    *given,
     constraints=Constraints(),
+    **named,
 ) -> Generation:
     """`complete` with speculative_generate's arguments, and `constraints` by name.
 
     A draft of None is none: plain decoding under the same constraints.
     """
     asked = prompt_tokens, max_new_tokens, constraints
-    return complete(target, *asked, draft, K, sampling, rng, stop_token)
+    return complete(target, *asked, draft, K, *given, **named)
 
 
 def state_decoder(

@@ -219,7 +219,7 @@ class Watched:
 
     def around(self, target) -> Watched:
         """The same record, kept of another target's passes."""
-        other = Watched(target)
+        other = type(self)(target)
         other.passes = self.passes
         return other
 

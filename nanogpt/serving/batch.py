@@ -119,17 +119,13 @@ class Seat(NamedTuple):
 # Guesses
 
 
-class Read(NamedTuple):
-    """A draft's own view of a text, as verify_batch takes it."""
+class Part(NamedTuple):
+    """What a pass needs to know of a text: its next token, after those in its cache."""
 
-    tokens: Sequence[int]
-    unread: Sequence[int]
+    tokens: list[int]
     past_kvs: KVCache | None
-
-    @property
-    def cache_length(self) -> int:
-        """How many of the tokens are cached."""
-        return len(self.tokens) - 1 - len(self.unread)
+    cache_length: int
+    unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
 
 
 def of_transformers(
@@ -139,11 +135,10 @@ def of_transformers(
     said: dict[int, Tensor] = {}
     for model in {draft.model for draft in drafts}:
         its = [b for b, draft in enumerate(drafts) if draft.model is model]
-        new = [drafts[b].begin(contexts[b]) for b in its]
-        views = [
-            Read(drafts[b].tokens, unread[:-1], drafts[b].past_kvs)
-            for b, unread in zip(its, new, strict=True)
-        ]
+        views = []
+        for draft, unread in ((drafts[b], drafts[b].begin(contexts[b])) for b in its):
+            cached = len(draft.tokens) - len(unread)
+            views.append(Part(draft.tokens, draft.past_kvs, cached, tuple(unread[:-1])))
         B, no_guess = len(its), Tree.empty(model.config.vocab_size)
         read = verify_batch(model, views, [no_guess] * B, [Sampling()] * B)  # type: ignore[arg-type]
         for b, (q, _, past_kvs) in zip(its, read, strict=True):

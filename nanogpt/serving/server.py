@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from nanogpt.drafts.protocol import lifted
 from nanogpt.generate import Generation, check_whole
 from nanogpt.model import GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
-from nanogpt.serving.batch import Seat, drawn_together, verify_batch
+from nanogpt.serving.batch import Part, Seat, drawn_together, verify_batch
 from nanogpt.serving.constraints import Constraints, Reply, for_pass
 from nanogpt.serving.memory import Blocks, Prefixes, Slots
 from nanogpt.serving.paged import BlockPool, PoolFull
@@ -91,15 +90,6 @@ def schedule(
         num_scheduled_tokens.append(num_new_tokens)
         token_budget -= num_new_tokens
     return num_scheduled_tokens
-
-
-class Part(NamedTuple):
-    """What a pass needs to know of a text: its next token, after those in its cache."""
-
-    tokens: list[int]
-    past_kvs: KVCache | None
-    cache_length: int
-    unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
 
 
 class Request(Reply):
