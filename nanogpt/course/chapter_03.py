@@ -65,10 +65,8 @@ def judge(mine: Callable) -> None:
 
 def counted(text: list[int], V: int) -> Tensor:
     """How often token j follows token i in the text, (V, V)."""
-    counts = torch.zeros(V, V, dtype=torch.float64)
-    for i, j in pairwise(text):
-        counts[i, j] += 1
-    return counts
+    pairs = torch.tensor([i * V + j for i, j in pairwise(text)])
+    return torch.bincount(pairs, minlength=V * V).view(V, V).double()
 
 
 def slip_of_table(table: Tensor, text: list[int], V: int) -> str:

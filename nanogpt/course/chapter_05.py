@@ -93,7 +93,8 @@ def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], flo
             return "no guess is ever kept; keep it where rng.bernoulli(min(1, p/q)) says True"
         if p_x and p_x != q_x and abs(kept - min(1, q_x / p_x)) < 1e-5:
             return f"its first guess stays with {kept:.2f}, which is q/p; the rule says p/q"
-        for name, row in (("p", p[0]), ("q", q[0]), ("max(0, q - p)", excess(q[0], p[0]))):
+        more = np.subtract(q[0], p[0]).clip(0)
+        for name, row in (("p", p[0]), ("q", q[0]), ("max(0, q - p)", more)):
             if like(instead, row):
                 return f"a rejected guess's replacement looks drawn from {name}, not the residual"
     if any(list(tokens) == guesses[: len(tokens)] for tokens in got):
@@ -107,11 +108,6 @@ def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], flo
     if any(like(last, row) for row in p[:K]):
         return f"the bonus token comes from a wrong row of p; it belongs to row {K}"
     return "look at what replaces a rejected guess: is it max(0, p - q), divided by its sum?"
-
-
-def excess(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """What a has more than b at each place."""
-    return [max(0.0, x - y) for x, y in zip(a, b, strict=True)]
 
 
 def like(seen: dict[int, float], row: Sequence[float]) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 import matplotlib as mpl
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -191,14 +190,9 @@ def squares(
         axes.set(xlabel="second", ylabel="first")
         axes.grid(visible=False)
         if top <= 3:
-            numbers_in(axes, part)
+            for (down_, across_), value in np.ndenumerate(part):
+                colour = "white" if value > 0.3 else "black"
+                axes.text(across_, down_, f"{value:.2f}", ha="center", va="center", color=colour)
     said = (axes.get_title(loc="left").replace("\n", ", ") for axes in figure.axes)
     figure.shows = f"Tables of letter pairs: {'; '.join(said)}."
     return figure
-
-
-def numbers_in(axes: Axes, values: np.ndarray) -> None:
-    """Each of a few values, in the middle of its cell."""
-    for (i, j), value in np.ndenumerate(values):
-        colour = "white" if value > 0.3 else "black"
-        axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour)

@@ -296,6 +296,7 @@ def witnesses(rounds: Mapping[str, Sequence[int]], window: int, title: str) -> P
     """
     shows = f"Frames mark the witnesses. Rows: {'; '.join(rounds)}."
     axes, high = sheet(title, 9, 1.0 + 0.75 * len(rounds), shows), 7.5
+    frame = {"fill": False, "edgecolor": GREY, "linestyle": "--", "linewidth": 1.4}
     for place in range(max(map(len, rounds.values()))):
         words(axes, 5.5 + 8 * place, 4.4, f"guess {place + 1}", fontsize=9, color=GREY)
     for i, (name, stands) in enumerate(rounds.items()):
@@ -308,16 +309,11 @@ def witnesses(rounds: Mapping[str, Sequence[int]], window: int, title: str) -> P
             said = "✗ → ✓" if forgiven else "✓" if stood else "✗"
             box(axes, 2 + 8 * place, top, 7, 4.6, said, kind)
             if not (over or stood):
-                frame_around(axes, 9.4 + 8 * place, top - 0.7, 8 * len(later) - 0.2)
+                corner, wide = (9.4 + 8 * place, top - 0.7), 8 * len(later) - 0.2
+                axes.add_patch(mpl.patches.Rectangle(corner, wide, 6, **frame))
             over = over or not (stood or forgiven)
     words(axes, 2, 6.6 + high * len(rounds), "- -  its witnesses", ha="left", color=GREY)
     return axes.figure
-
-
-def frame_around(axes, x: float, y: float, wide: float) -> None:
-    """A dashed frame around a row of boxes."""
-    style = {"fill": False, "edgecolor": GREY, "linestyle": "--", "linewidth": 1.4}
-    axes.add_patch(mpl.patches.Rectangle((x, y), wide, 6, **style))
 
 
 @mpl.rc_context(STYLE)

@@ -138,7 +138,11 @@ def slip_of_shift(head: EagleHead, hidden: Tensor, tokens: Tensor, value: float)
         (peeks, [layer_loss(head, hidden[:, :-1], tokens[:, :-1], 1, 1), given]),
         (
             "each state meets its own token, which it has seen already: it must meet the one after",
-            unshifted(head, hidden, tokens),
+            [
+                layer_loss(head, hidden, tokens, 0, 2),
+                layer_loss(head, hidden, tokens, 0, 1),
+                layer_loss(head, hidden[:, :-1], tokens[:, :-1], 0, 1),
+            ],
         ),
         (
             "the labels are a place too far: state i and token i+1 are asked for token i+2",
@@ -160,18 +164,6 @@ def slip_of_shift(head: EagleHead, hidden: Tensor, tokens: Tensor, value: float)
         if any(abs(float(each.detach()) - value) < 1e-6 for each in wrong):
             return said
     return ""
-
-
-def unshifted(head: EagleHead, hidden: Tensor, tokens: Tensor) -> list[Tensor]:
-    """Losses if each state meets its own token, asked for the next but one, or for the next.
-
-    hidden (B, T, C), tokens (B, T+1).
-    """
-    return [
-        layer_loss(head, hidden, tokens, 0, 2),
-        layer_loss(head, hidden, tokens, 0, 1),
-        layer_loss(head, hidden[:, :-1], tokens[:, :-1], 0, 1),
-    ]
 
 
 @mpl.rc_context(STYLE)

@@ -179,12 +179,8 @@ def buffer_row(
         words(axes, x + size * (j + 0.43), top + 3.75, old, fontsize=8, color=REJECTED)
     rest |= {j: text for j, (text, kind) in enumerate(cells) if kind == "rejected"}
     for j in rest:
-        strike(axes, x + size * j, top, size)
-
-
-def strike(axes: Axes, x: float, top: float, size: float) -> None:
-    """A line through a box of a strip."""
-    axes.plot([x + 0.5, x + size - 0.9], [top + 1.5] * 2, color=REJECTED, linewidth=1.4)
+        line = [x + size * j + 0.5, x + size * (j + 1) - 0.9], [top + 1.5] * 2
+        axes.plot(*line, color=REJECTED, linewidth=1.4)
 
 
 def staircase(axes: Axes, ends: Sequence[tuple[float, float]]) -> None:

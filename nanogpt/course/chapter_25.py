@@ -44,19 +44,15 @@ def judge(mine: Callable) -> None:
             got = [float(slot) for slot in made]
         except (TypeError, ValueError):
             raise AssertionError(f"{where}: {made!r} is no list of whole numbers") from None
-        assert got == right, f"{where}: {[tidy(x) for x in got]}, not {right}: " + slip(
-            got, table, length, n, size
+        assert got == right, (
+            f"{where}: {[int(x) if x == int(x) else x for x in got]}, not {right}: "
+            + slip(got, table, length, n, size)
         )
 
 
 def of(table: Sequence[int], first: int, last: int, size: int) -> list[int]:
     """The slots of entries first … last-1."""
     return [table[i // size] * size + i % size for i in range(first, last)]
-
-
-def tidy(slot: float) -> float | int:
-    """A whole number without its decimal point."""
-    return int(slot) if slot == int(slot) else slot
 
 
 def slip(got: Sequence[float], table: Sequence[int], length: int, n: int, size: int) -> str:

@@ -226,9 +226,8 @@ def slip(
         (whole * part, kappa, "the weights take room, too"),
     )  # fmt: skip
     for room, per_token, why in slips:
-        if number == max(0, room // (per_token * context)) or number == room // (
-            per_token * context
-        ):
+        fit = room // (per_token * context)
+        if number in (fit, max(0, fit)):
             return f": {why}"
     return ": take the weights off the usable memory, and divide the rest by what a text keeps"
 

@@ -69,8 +69,7 @@ def judge_answer(answer, q: list[float], begun: str, right: Mapping[str, float])
         number = hasattr(p, "__float__") and not isinstance(p, str)
         assert number and math.isfinite(float(p)), f"{p!r} under {key!r} is no probability"
     got = {key: float(p) for key, p in answer.items() if float(p) != 0}
-    keys = right.keys() | got.keys()
-    if all(abs(got.get(key, 0) - right.get(key, 0)) < 1e-9 for key in keys):
+    if same(got, right):
         return
     said = {key: round(p, 3) for key, p in sorted(got.items())}
     raise AssertionError(

@@ -299,8 +299,7 @@ class EagleTree(EagleDraft):
         self, target: GPTLanguageModel, head: EagleHead, k: int = 4, K: int = 4, nodes: int = 10
     ):
         super().__init__(target, head, K)
-        if min(k, nodes) < 1:
-            raise ValueError(f"k is {k} and nodes {nodes}; each must be at least 1")
+        check_whole(1, k=k, nodes=nodes)
         self.k, self.nodes = k, nodes
         self.one_hot = torch.eye(self.vocab_size, dtype=torch.float64)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nanogpt import checkpoint
 from nanogpt.data import DATA_DIR, CharTokenizer
+from nanogpt.generate import check_whole
 from nanogpt.sampling import RandomSource, Sampling, check_probabilities
 from nanogpt.speculative import Draft
 
@@ -325,8 +326,7 @@ def count_ngrams(
     row (at 1: Witten and Bell 1991, method C). train_data (N,) int64.
     Raises ValueError for an order below 0, or too high for context_keys.
     """
-    if order < 0:
-        raise ValueError(f"order is {order}; it must be at least 0 tokens of context")
+    check_whole(0, order=order)
     text = train_data.numpy()[None]  # (1, N)
     contexts, sizes, followers, counts = [], [], [], []
     for n in range(order + 1):
@@ -373,8 +373,7 @@ def distil_ngrams(
     Returns parents (N,), tokens (N,), means (N, V).
     Raises ValueError for nodes below 1.
     """
-    if nodes < 1:
-        raise ValueError(f"nodes is {nodes}; it must be at least 1: the empty context")
+    check_whole(1, nodes=nodes)
     V, texts = target_probs.shape[-1], tokens[:, :-1].astype(int)
     contexts, place = [np.zeros(1, int)], np.zeros_like(texts)  # place: which one ends there
     means, gains = [target_probs.mean((0, 1), dtype=float)[None]], [np.full(1, np.inf)]

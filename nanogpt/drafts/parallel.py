@@ -179,11 +179,6 @@ def save(path: Path, heads: MedusaHeads, tokenizer: CharTokenizer, facts: dict) 
     checkpoint.save_module(path, {"heads": heads}, tokenizer, facts, **shape)
 
 
-def heads_of(header: dict, tensors: dict[str, Tensor]) -> dict[str, nn.Module]:
-    """New heads, of the shape that a file of `save` holds."""
-    return {"heads": MedusaHeads(GPTConfig(**header["config"]), len(tensors["heads/mix"]))}
-
-
 def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads:
     """The shipped heads, trained on the shipped target, which stayed as it is; in float32.
 
@@ -192,7 +187,11 @@ def load(path: Path = MEDUSA, device: str | torch.device = "cpu") -> MedusaHeads
     Raises FileNotFoundError if there is no such file, ValueError if it is none of ours.
     """
     make_one = f"python data/make_drafts.py {'medusa_kept' if path == KEPT else 'medusa'}"
-    return checkpoint.load_module(path, heads_of, "heads of Medusa's", make_one, device)["heads"]
+
+    def build(header, tensors):
+        return {"heads": MedusaHeads(GPTConfig(**header["config"]), len(tensors["heads/mix"]))}
+
+    return checkpoint.load_module(path, build, "heads of Medusa's", make_one, device)["heads"]
 
 
 class InjectedBlock(nn.Module):

@@ -7,11 +7,12 @@ answer comes for each kind, too. Without it, prompts are Shakespeare's.
 
 Each prompt is continued once, with K guesses a round. How often each place was accepted, where all
 before it were, tells what every smaller K brings. Then whole rounds are timed in turn, with 0, 1,
-about K/2 and K guesses, overhead included; the rest is interpolated. Texts at once are each of
-another age, as in a server: begun together, all are as long, and guesses gain less. The interval is
-over prompts: the 5th to the 95th percentile of prompts drawn with replacement, widened by the noise
-of the clock. Reading the prompt, and the end of a text, are left out; so is, on a CPU under Linux
-and macOS, the time that other programs take. A + says that the best K is the largest tried.
+about K/2 and K guesses, overhead included; the rest is interpolated. Several texts at once are of
+all ages, as in a server. (Of texts begun together, all are as long, plain steps are cheaper, and
+guesses gain a little less.) The interval is over prompts: the 5th to the 95th percentile of prompts
+drawn with replacement, widened by the noise of the clock. Reading the prompt, and the end of a
+text, are left out; so is, on a CPU under Linux and macOS, the time that other programs take. A +
+says that the best K is the largest tried.
 
 With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. With
 it, TARGET may also be a server, http://…/v1, that counts by place as vLLM does: send it nothing

@@ -106,6 +106,15 @@ def verify_batch(
     return verified
 
 
+class Part(NamedTuple):
+    """What a pass needs to know of a text: its next token, after those in its cache."""
+
+    tokens: list[int]
+    past_kvs: KVCache | None
+    cache_length: int
+    unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
+
+
 class Seat(NamedTuple):
     """A text's place in a batch, with what is its own; of the steps, the batch verifies for all."""
 
@@ -119,15 +128,6 @@ class Seat(NamedTuple):
 # Guesses
 
 
-class Part(NamedTuple):
-    """What a pass needs to know of a text: its next token, after those in its cache."""
-
-    tokens: list[int]
-    past_kvs: KVCache | None
-    cache_length: int
-    unread: tuple[int, ...] = ()  # the tokens after the first come as a tree
-
-
 def of_transformers(
     drafts: Sequence[TransformerDraft], contexts: Sequence[Sequence[int]]
 ) -> list[Tensor]:
@@ -136,7 +136,8 @@ def of_transformers(
     for model in {draft.model for draft in drafts}:
         its = [b for b, draft in enumerate(drafts) if draft.model is model]
         views = []
-        for draft, unread in ((drafts[b], drafts[b].begin(contexts[b])) for b in its):
+        for b in its:
+            draft, unread = drafts[b], drafts[b].begin(contexts[b])
             cached = len(draft.tokens) - len(unread)
             views.append(Part(draft.tokens, draft.past_kvs, cached, tuple(unread[:-1])))
         B, no_guess = len(its), Tree.empty(model.config.vocab_size)

@@ -135,16 +135,10 @@ def strip(axes: Axes, x: float, y: float, label: str, cells: Sequence, size: flo
 
 def laid_out(parents: Sequence[int]) -> list[tuple[int, float]]:
     """(depth, row) of the current token and each node: leaves a row each, parents in the middle."""
-    children, places, leaves = (
-        [[] for _ in range(len(parents) + 1)],
-        {},
-        iter(range(len(parents) + 1)),
-    )
-    for node, parent in enumerate(parents):
-        children[parent + 1].append(node)
+    places, leaves = {}, iter(range(len(parents) + 1))
 
     def place(node, depth):
-        below = [place(child, depth + 1) for child in children[node + 1]]
+        below = [place(child, depth + 1) for child, above in enumerate(parents) if above == node]
         row = (below[0] + below[-1]) / 2 if below else next(leaves)
         places[node] = (depth, row)
         return row

@@ -436,17 +436,7 @@ class StateLanguageModel(GPTLanguageModel):
             )
         streams, layers = super().states(idx, pos, past_kvs, attn_mask)
         assert isinstance(layers, tuple)
-        return streams, self.remembered(layers, past_kvs, len(idx), idx.shape[1], attn_mask)
-
-    def remembered(
-        self,
-        layers: Sequence[Pass | tuple],
-        past_kvs: StateCache | None,
-        B: int,
-        T: int,
-        attn_mask: Tensor | None = None,
-    ) -> StateCache:
-        """The cache after a pass over T tokens of B texts, of what the layers took in."""
+        B, T = idx.shape
         old = StateCache((), [0] * B, [0] * B) if past_kvs is None else past_kvs
         own = old.more or [T] * B
         if past_kvs is None and attn_mask is not None:  # what fills up a row does not see itself
@@ -461,7 +451,7 @@ class StateLanguageModel(GPTLanguageModel):
             for layer in layers
         ]
         due = [n - s for n, s in zip(due, sure, strict=True)]
-        return StateCache(made, before, [n + T for n in old.lengths], due=due)
+        return streams, StateCache(made, before, [n + T for n in old.lengths], due=due)
 
 
 def load(path: Path = SHIPPED, device: str | torch.device = "cpu") -> StateLanguageModel:
