@@ -14,7 +14,7 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 31967,
+    "lines of the package": 31969,
     "lines of the tests": 40304,
     "words of README": 1499,
     "words of the series": 92421,

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import bisect
 import copy
+import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from torch import Tensor
 from nanogpt import checkpoint
 from nanogpt.cache import first
 from nanogpt.data import DATA_DIR, CharTokenizer
-from nanogpt.drafts.transformer import common_prefix, window_start
 from nanogpt.model import GPTConfig, GPTLanguageModel
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.speculative import Draft
@@ -186,8 +186,10 @@ class TokenDraft(Draft):
     @torch.no_grad()
     def read(self, tokens: Sequence[int]) -> list[np.ndarray]:
         """q (W,) after each of the last tokens, of as many as fit the window."""
-        tokens = tokens[window_start(len(tokens), self.net.config.block_size) :]
-        kept = common_prefix(self.tokens, tokens)
+        half = max(1, self.net.config.block_size // 2)
+        over = len(tokens) - self.net.config.block_size
+        tokens = tokens[max(0, -(-over // half) * half) :]
+        kept = sum(takewhile(bool, map(operator.eq, self.tokens, tokens)))
         if kept < len(self.tokens):
             self.past_kvs = first(self.past_kvs, kept) if kept else None
             self.tokens, self.rows = self.tokens[:kept], self.rows[:kept]
