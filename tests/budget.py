@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 31969,
-    "lines of the tests": 40304,
+    "lines of the tests": 40306,
     "words of README": 1499,
     "words of the series": 92421,
     "lines of code of the series": 14726,

@@ -551,6 +551,8 @@ def test_samples_that_are_too_few_for_one_loop_are_too_few(blind, capsys, monkey
 def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_asked(folder, capsys):
     with pytest.raises(ValueError, match="a prompt has 120 tokens, and 10 more are drawn"):
         check.main([str(folder / "target"), str(folder / "draft"), "--prompt", "a" * 120])
+    with pytest.raises(ValueError, match="samples is 9; it must be a whole number from 10"):
+        check.main([str(folder / "target"), "--samples", "9"])
     assert "passes of the target" not in capsys.readouterr().out
 
 
