@@ -7,7 +7,7 @@ decoding the loop is, from 60 prompts; all of it is in the file before the first
 it decodes the same prompts by other dice: one text with speculative_generate, from its prompt to
 its end, beside autoregressive_generate; a batch of texts of all ages up to half of TOKENS, as in a
 server, from the second round on until the first ends. All K in turn, one thread, medians of BLOCKS.
-About 20 minutes.
+About an hour.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nanogpt.serving.constraints import Reply
 from nanogpt.speculative import speculative_generate
 
 KS, BATCHES, MOST = (1, 3, 5, 8), (1, 8, 32), 8
-PROMPTS, TOKENS, BLOCKS = 60, 100, 8
+PROMPTS, TOKENS, BLOCKS, OVER = 60, 100, 8, 4  # OVER: times that each text is decoded
 
 
 def of_ours(target, draft):
@@ -123,20 +123,20 @@ def one_text(target, draft, prompts, K, seed):
         yield took, TOKENS, len(made.rounds), *judged(made.rounds)
 
 
-def batch(target, draft, prompts, K, seed):
-    """The same of a batch, of its rounds from the second until a text ends, over and over."""
-    guesses, N = lifted(draft, K), len(prompts)
-    half = TOKENS // 2
+def batch(target, draft, prompts, B, K, seed):
+    """The same of B texts at once, of rounds from the second until one ends, over and over."""
+    guesses, half = lifted(draft, K), TOKENS // 2
     begun = [
         autoregressive_generate(target, prompt, half, rng=RandomSource(seed + i)).tokens
         for i, prompt in enumerate(prompts)
     ]
-    for first in itertools.count(seed + N, N):
+    for first in itertools.count(0, B):
         seats = []
-        for i, (prompt, more) in enumerate(zip(prompts, begun, strict=True), first):
+        for i in range(first, first + B):
+            prompt, more = prompts[i % len(prompts)], begun[i % len(prompts)]
             age = int(i * 0.618034 % 1 * half)
             text = Reply(target, [*prompt, *more[:age]], TOKENS - age)
-            seats.append(Seat(text, guesses, Sampling(), RandomSource(i)))
+            seats.append(Seat(text, guesses, Sampling(), RandomSource(seed + len(prompts) + i)))
         batch_round(target, seats)
         seconds, rounds = 0.0, []
         while not any(seat.text.done for seat in seats):
@@ -150,15 +150,19 @@ def judged(rounds):
     return sum(r.n_accepted for r in rounds), sum(r.n_examined for r in rounds)
 
 
-def happened(pair, prompts, Ks, batches, blocks=BLOCKS):
+def happened(pair, prompts, Ks, batches, blocks=BLOCKS, over=1):
     """{"K, B": what the real loops did}: α and tokens of all, the gain in the median of blocks."""
     target, encode, draft = pair
     encoded, found = [encode(prompt) for prompt in prompts], {}
     for B in batches:
-        loop, some = (one_text, encoded) if B == 1 else (batch, (encoded * B)[:B])
-        loops = {K: loop(target, draft, some, K, 1000) for K in (0, *Ks)}
+        loops = {
+            K: one_text(target, draft, encoded * over, K, 1000)
+            if B == 1
+            else batch(target, draft, encoded, B, K, 1000)
+            for K in (0, *Ks)
+        }
         rows = {K: [] for K in loops}
-        for _ in range(len(some) if B == 1 else max(2, 24 * blocks // B)):
+        for _ in range(over * (len(encoded) if B == 1 else max(2, 24 * blocks // B))):
             for K, row in rows.items():  # in turn
                 row.append(next(loops[K]))
         rows = {K: np.array(row) for K, row in rows.items()}
@@ -226,7 +230,7 @@ def main():
     before = {name: predicted(pair, prompts, KS, BATCHES) for name, pair in pairs.items()}
     path.write_text(json.dumps(before, indent=1) + "\n", encoding="utf-8")
     print(f"{path} is written; now the loops run", flush=True)
-    after = {name: happened(pair, prompts, KS, BATCHES) for name, pair in pairs.items()}
+    after = {name: happened(pair, prompts, KS, BATCHES, over=OVER) for name, pair in pairs.items()}
     path.with_suffix(".after.json").write_text(json.dumps(after, indent=1) + "\n")
     print(*compared(before, after), f"load {os.getloadavg()[0]:.1f}", sep="\n")
 
