@@ -5,6 +5,7 @@ import json
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -46,14 +47,25 @@ def test_the_bootstrap_draws_prompts_and_pools_their_rounds():
     assert Counter(map(tuple, again.tolist())) == drawn, "by its seed alone"
 
 
-def test_the_interval_is_the_middle_nine_tenths_of_what_the_draws_bring():
+def test_the_interval_is_the_middle_of_what_the_draws_bring_wider_for_few():
+    """Of six: t is 2.015 with five degrees of freedom, and so 1.4 % at each end are left out."""
     gain = advise.best(MANY, cost(1, 1.25, 1.5), 1)
     pooled = [sum(x)[1:].sum() / 60 for x in itertools.product(MANY, repeat=6)]
-    low, high = (1 + np.quantile(pooled, (0.05, 0.95))) / 1.5
+    end = NormalDist().cdf(-2.015 * (6 / 5) ** 0.5)
+    low, high = (1 + np.quantile(pooled, (end, 1 - end))) / 1.5
     assert (gain.K, gain.texts, gain.takes) == (2, 1, 1.5)
     assert gain.brings == pytest.approx(1 + 48 / 60 + 37 / 60)
     assert gain.gain == pytest.approx(gain.brings / 1.5)
     assert (gain.low, gain.high) == pytest.approx((low, high), abs=0.01)
+
+
+def test_of_the_intervals_of_few_prompts_nine_in_ten_hold_the_truth():
+    rng, held = np.random.default_rng(0), 0
+    for i in range(400):
+        right = rng.beta(4, 2, size=6)  # of each prompt, whose rounds are many: the mean is 2/3
+        low, high = advise.interval(np.stack([np.ones(6), right], axis=1), i)[:, 1]
+        held += low < 1 + 2 / 3 < high
+    assert 0.85 < held / 400 < 0.95
 
 
 def test_a_text_counts_the_rounds_that_had_room_and_how_far_each_came(tiny):
@@ -135,6 +147,25 @@ def test_it_cannot_tell_from_few_prompts_or_where_the_interval_holds_1():
     assert advise.best(MANY, cost(1, 1.25, 1.5), 1).verdict == "yes"
 
 
+def test_it_says_no_only_where_no_K_may_pay():
+    """One guess is likelier to pay than two; but of two prompts in ten, two guesses might."""
+    two = np.array([[10.0, 5, 5], [10, 5, 0]] * 3)
+    gain = advise.best(two, cost(1, 1.55, 1.82), 1)
+    assert gain.K == 1 and gain.gain < 1 and gain.low == gain.gain
+    assert gain.high > 1 and gain.verdict == "cannot tell"
+    one = advise.best(np.array([[10.0, 0, 0]]), cost(1, 2.1, 2.5), 1)
+    assert one.high == 3 / 2.5 and one.verdict == "cannot tell"
+
+
+def test_it_loses_from_where_no_larger_batch_pays():
+    uneven = advise.Cost(lambda B, K: 1 + K * (0.5 if 2 <= B <= 4 else 0.1), lambda B, K: 0.0, 8)
+    counts = np.array([[10.0, 3]] * 12)
+    assert advise.advised(["1"] * 12, counts, uneven, [1, 8])["off_from"] is None
+    found = advise.advised(["1"] * 12, counts, uneven._replace(last=4), [1, 4])
+    assert found["off_from"] == 2
+    assert [x.split()[0] for x in advise.table(found)[4:7]] == ["1", "4", "1"]
+
+
 def test_kinds_are_told_apart_and_the_first_batch_that_loses_is_named():
     growing = advise.Cost(lambda B, K: 1 + K * B / 4, lambda B, K: 0.0, 8)
     kinds = ["code", "chat"] * 6
@@ -169,7 +200,8 @@ def test_on_another_machine_a_round_takes_what_size_says_with_its_band():
 class Stub(BaseHTTPRequestHandler):
     """Counts as vLLM does: each text adds a row of TOLD, in the labels of two engines."""
 
-    TOLD, told, counters = [(4, 3, 1), (2, 0, 0), (4, 4, 4)] * 2, 0, True
+    TOLD, told, counters = [(9, 9, 9), *[(4, 3, 1), (2, 0, 0), (4, 4, 4)] * 2], 0, True
+    asked = None
 
     def do_GET(self):
         if self.path == "/v1/models":
@@ -184,7 +216,7 @@ class Stub(BaseHTTPRequestHandler):
         return self.out(text if self.counters else "up 1\n")
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         type(self).told += 1
         self.out({"choices": [{"text": "x"}]})
 
@@ -212,10 +244,13 @@ def test_a_servers_counters_by_place_are_read_before_and_after_each_prompt(
         server.shutdown()
     if not counters:
         assert code == 2 and "its /metrics has no vllm:spec_decode_num_accepted_" in said
+        assert handler.told == 2, "it was not asked for all"
         return
     found = json.loads(out)
     assert (code, found["prompts"], found["rounds"]) == (0, 6, 60)  # both engines
     assert found["alpha"] == [42 / 60, 30 / 42] and found["gains"][0]["brings"] == 2.2
+    assert found["verdict"].endswith("; without a --draft-size, guesses cost nothing")
+    assert (handler.asked["max_tokens"], handler.asked["min_p"]) == (100, 0), "no default is left"
 
 
 # --- the command
@@ -238,6 +273,11 @@ def test_a_pair_of_folders_and_its_prompts_are_advised(tmp_path, capsys):
     assert "target/config.json has model_type 'gpt2'" in capsys.readouterr().err
 
 
+def test_a_prompt_ends_at_a_newline_alone(tmp_path):
+    (tmp_path / "p").write_text("a\u2028b\n\nkind\tc ", encoding="utf-8")
+    assert advise.read_prompts(tmp_path / "p") == [("", "a\u2028b"), ("kind", "c ")]
+
+
 BAD = {
     "no file": (["nanogpt", "--prompts", "none"], "No such file"),
     "empty": (["nanogpt", "--prompts", "empty"], "empty has no prompt; write one a line"),
@@ -249,6 +289,11 @@ BAD = {
     "size": (["fused", "lookup", "--gpu", "H100"], "--gpu needs a --target-size"),
     "fit": (["fused", "--gpu", "L4", "--target-size", "llama-3-70b"], "weights and one text"),
     "server": (["http://127.0.0.1:1/v1"], "cannot be timed from here: say its --gpu"),
+    "its draft": (["http://127.0.0.1:1/v1", "x", "--gpu", "L4"], "a draft of its own"),
+    "batch fit": (
+        ["fused", "--gpu", "L4", "--target-size", "llama-3.1-8b", "--batch", "64", "1"],
+        "texts fit at once; the first of --batch is 64",
+    ),
 }
 
 

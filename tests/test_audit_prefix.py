@@ -11,7 +11,7 @@ import torch
 from nanogpt.__main__ import main as nanogpt
 from nanogpt.engines import prefix
 from nanogpt.engines.endpoint import HITS, Endpoint
-from nanogpt.engines.prefix import ASKED, Kind, audit_nanogpt, audit_server, further, verdict
+from nanogpt.engines.prefix import Kind, audit_nanogpt, audit_server, further, verdict
 from nanogpt.sampling import RandomSource
 
 SEEN = {  # bug: what is said of it
@@ -40,38 +40,50 @@ def right():
 def test_a_right_server_finds_all_and_goes_on_alike():
     assert verdict(right(), 1e-6, True) == ("right, hit or miss", 0)
     assert all(max(kind.gaps) < 1e-9 for kind in right().values())
-    assert right()["hit"].found == right()["hit"].could > 0 == right()["miss"].found
+    assert right()["hit"].total == right()["hit"].could > 0 == right()["miss"].total
 
 
 def test_the_bound_is_that_of_a_coin():
     """Ten hits of twelve: (66 + 12 + 1) / 4096; and noise alone, twice as large or not, is none."""
-    kinds = {"miss": Kind([0.01] * 12, 0, 9, ""), "hit": Kind([0.03] * 10 + [0.0] * 2, 9, 9, "")}
-    assert further(kinds, "hit") == (10, 79 / 4096)
-    kinds["hit"] = Kind([0.0209] * 12, 9, 9, "")
-    assert further(kinds, "hit") == (0, 1.0)
+    kinds = {
+        "miss": Kind([0.01] * 12, None, 9, ""),
+        "hit": Kind([0.03] * 10 + [0.0] * 2, None, 9, ""),
+    }
+    assert further(kinds, "hit") == (10, 12, 79 / 4096)
+    kinds["hit"].found = [1] * 6 + [0] * 6
+    assert further(kinds, "hit") == (6, 6, 1 / 64), "of those that were found"
+    kinds["miss"].found = [1] * 12
+    assert further(kinds, "hit") == (10, 12, 79 / 4096), "nothing is new"
+    kinds["hit"] = Kind([0.0209] * 12, None, 9, "")
+    assert further(kinds, "hit") == (0, 12, 1.0)
     draws = torch.rand(2, 400, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     chances = [
-        further({"miss": Kind(a, 0, 0, ""), "hit": Kind(b, 0, 0, "")}, "hit")[1]
+        further({"miss": Kind(a, None, 0, ""), "hit": Kind(b, None, 0, "")}, "hit")[2]
         for a, b in zip(*draws.tolist(), strict=True)
     ]
     assert min(chances) > 1e-6  # of 400 right ones, whose noise is far from 0
 
 
-def test_too_few_prompts_have_no_verdict():
-    few = {name: Kind([0.0] * 20, 9, 9, "") for name in ASKED}
-    assert verdict(few, 1e-6, False) == (
-        "none: 20 prompts are too few for level 1e-06; take more",
-        2,
-    )
+def test_what_was_found_of_too_few_or_before_has_no_verdict():
+    """A fault of each hit, seen by those 30 of 60 that are found; not by 5, nor the second time."""
+    for finds, said in (("abcdefghijklm", "WRONG"), ("ab", "none: of . prompts more was found")):
+        got = verdict(audit_server(Pretended(0.05, finds=finds), 60, 8, 6, 0), 1e-6, False)
+        assert re.match(said, got[0]) and got[1] == 1 + (said != "WRONG"), got
+    server = Pretended(0.05)
+    assert verdict(audit_server(server, 30, 8, 6, 0), 1e-6, False)[1] == 1
+    said, code = verdict(audit_server(server, 30, 8, 6, 0), 1e-6, False)
+    assert code == 2 and said.endswith("after another run, another --seed")
+    assert verdict(audit_server(server, 30, 8, 6, 1), 1e-6, False)[1] == 1
 
 
 class Pretended(Endpoint):
     """A server of random rows by the last two tokens, and what it has found of prompts.
 
-    off: how far log p is off after a hit; tells: whether it says what it has found.
+    off: how far log p is off after a hit; tells: whether it says what it has found, "some" as
+    SGLang, which tells no 0; finds: the first letters of prompts that it keeps.
     """
 
-    def __init__(self, off=0.0, tells=True, finds=True):
+    def __init__(self, off=0.0, tells=True, finds=prefix.LETTERS):
         super().__init__("http://nowhere/v1", "toy")
         vars(self).update(off=off, tells=tells, finds=finds, seen=set(), hits=0)
         rows = torch.randn(27, 27, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -83,14 +95,15 @@ class Pretended(Endpoint):
             return {"choices": [self.choice(row, row, i, 0) for i, row in enumerate(prompt)]}
         tokens = [*map(prefix.LETTERS.index, prompt)] if isinstance(prompt, str) else list(prompt)
         start, rng = tuple(tokens[:12]), RandomSource(body.get("seed", 0))
-        found = 12 * (start in self.seen) * self.finds
+        found = 12 * (start in self.seen) * (prefix.LETTERS[start[0]] in self.finds)
         self.seen.add(start)
         vars(self).update(hits=self.hits + found)
         for _ in range(body["max_tokens"]):
             tokens.append(rng.categorical(self.rows[tokens[-1]].exp().numpy()))
         made = self.choice(tokens, tokens[-body["max_tokens"] :], 0, self.off * (found > 0))
         made |= {"prompt_token_ids": tokens[: -body["max_tokens"]]}
-        usage = {"prompt_tokens_details": {"cached_tokens": found}} if self.tells is True else None
+        told = self.tells is True or (self.tells == "some" and found)
+        usage = {"prompt_tokens_details": {"cached_tokens": found}} if told else None
         return {"choices": [made], "usage": usage}
 
     def guesses(self):
@@ -113,10 +126,11 @@ class Pretended(Endpoint):
     [
         (Pretended(), "right, hit or miss", 0),
         (Pretended(tells="counter"), "right, hit or miss", 0),
+        (Pretended(tells="some"), "right, hit or miss", 0),
         (Pretended(0.05), "WRONG, goes on otherwise", 1),
         (Pretended(0.05, tells=False), "WRONG, goes on otherwise", 1),
         (Pretended(tells=False), "none: .*whether it was found is not told", 2),
-        (Pretended(finds=False), "none: .*nothing was found; is its cache on", 2),
+        (Pretended(finds=""), "none: of 0 prompts more was found .*; is the cache on", 2),
     ],
 )
 def test_servers(server, said, code):
@@ -132,6 +146,7 @@ def test_servers(server, said, code):
         (["http://127.0.0.1:9/v1", "--bug", "84"], "goes with the engine nanogpt"),
         (["nanogpt", "--words", "2"], "words is 2"),
         (["nanogpt", "--words", "40"], "the window has 128"),
+        (["nanogpt", "--samples", "20"], "--samples 20 are too few for level 1e-06"),
         (["http://127.0.0.1:9/v1"], "no answer that can be read"),
     ],
 )

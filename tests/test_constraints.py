@@ -65,6 +65,8 @@ def test_an_automaton_matches_what_its_pattern_does_and_allows_what_can_go_on(pa
         ("*a", "nothing to repeat in the pattern '*a' at index 0"),
         ("[ab", "no letter where one must come in the pattern '[ab' at index 3"),
         ("[c-a]", "a range from 'c' back to 'a' in the pattern '[c-a]' at index 4"),
+        ("(a|b)*a" + "(a|b)" * 13, "needs over 5,000 states"),
+        ("a{²}", "{ without a whole number and }"),
         ("[]a", "[ ] without a letter in the pattern '[]a' at index 2"),
         ("[^a-c]", "[ ] without a letter in the pattern '[^a-c]' at index 6"),
         ("a{x}", "{ without a whole number and } in the pattern 'a{x}' at index 2"),
@@ -82,6 +84,7 @@ def test_states_that_are_the_same_are_one():
     """However the pattern is put in brackets: what follows is written in one form."""
     sizes = {"(ab|c)*b": 3, "[^a]*a": 2, "a{3}b*": 4, "((a|b)*c)+": 2, "(ab|ac)b": 4}
     sizes |= {"((((ab)c)a)b)c": 7, "(a(b(c(abc))))": 7, "a((bc)a)|b(b(ca))": 5}
+    sizes["ab" * 600] = 1201  # long, not deep
     assert {pattern: len(Grammar(pattern, "abc")) for pattern in sizes} == sizes
 
 

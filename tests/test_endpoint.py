@@ -811,7 +811,7 @@ def answered(fields, **settings):
     completions = server.RequestHandlerClass.do_POST.__closure__[0].cell_contents
     server.server_close()
     body = {"prompt": "ROMEO:\n", "max_tokens": 40, "seed": 3, **fields}
-    return completions.answer(body)["choices"][0]
+    return completions.answer(completions.asked(body))["choices"][0]
 
 
 @pytest.mark.parametrize(
@@ -853,8 +853,8 @@ def test_two_requests_at_once_are_answered_one_after_the_other():
         return Generation([1], [Round([], row[:0], row, [1], 0)])
 
     completions = serve.Completions(decode, None, None, CharTokenizer("ab"))
-    body = {"prompt": "ab", "max_tokens": 1}
-    threads = [threading.Thread(target=completions.answer, args=(body,)) for _ in range(2)]
+    fields = completions.asked({"prompt": "ab", "max_tokens": 1})
+    threads = [threading.Thread(target=completions.answer, args=(fields,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -650,6 +650,8 @@ def test_what_cannot_be_together_or_would_take_too_long_is_refused(ask):
         ({"logit_bias": {"9": 1}}, "bias or stop names token 9"),
         ({"structured_outputs": {"regex": "(a"}}, "a ( that nothing closes"),
         ({"structured_outputs": {"regex": ""}}, "matches the empty text alone"),
+        ({"structured_outputs": {"regex": "a{²}"}}, "{ without a whole number and }"),
+        ({"stop": ["a", "b" * 201]}, "it must be a text of up to 200 letters, or a list of those"),
         ({"structured_outputs": {"regex": "((a{99}){99}){99}"}}, "5000 letters, written out"),
         ({"structured_outputs": {"regex": "(" * 2000 + "a" + ")" * 2000}}, "nested too deeply"),
         ({"prompt": "ab" * WINDOW, "echo": True, "logprobs": 1}, "past the window of 8"),
@@ -913,6 +915,8 @@ class Breaks(PromptLookupDraft):
     def get_probs(self, context):
         if context[0] == 6 and len(context) > 20:
             raise KeyError("a fault\nof ours")
+        if context[0] == 5:
+            raise ValueError("a fault, and no client's")
         return super().get_probs(context)
 
     def draw(self, context, K, sampling, rng):
@@ -930,11 +934,13 @@ def test_what_fails_in_a_stream_is_its_last_event_and_no_other_text_has_it(capfd
         )
         assert said[-1] == "" and len(said) > 3 and "DONE" not in said[-3]
         assert refused(ask({"prompt": "ga", "max_tokens": 4000}), "KeyError", 500)
+        assert refused(ask({"prompt": "fa", "max_tokens": 9}), "ValueError: a fault, and no", 500)
         assert ask({"prompt": "ab", "max_tokens": 30})[0] == 200
         for wrong in ({"prompt": "ab½"}, {"logit_bias": {"9": 1}}, {"n": 0}):
             assert refused(ask({"prompt": "ab", "stream": True, **wrong}), "")
     out, error = capfd.readouterr()
-    assert not out and [x[:27] for x in error.splitlines()] == ["the server failed: KeyError"] * 2
+    failed = [x.split()[3] for x in error.splitlines()]
+    assert not out and failed == ["KeyError:", "KeyError:", "ValueError:"]
 
 
 def test_a_decoder_with_a_bug_sends_each_text_in_one_piece():

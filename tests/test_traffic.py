@@ -554,7 +554,7 @@ def test_what_is_measured_of_a_step_is_what_it_took(monkeypatch):
 
     def clock(step):
         done = step()
-        rows, width, guesses, *_ = servers[-1].passes[-1]
+        rows, width, guesses, *_ = servers[-1][-1]
         return bare(rows, width, 0) + 0.5 + 0.25 * rows + 0.125 * guesses, done
 
     @contextmanager

@@ -90,7 +90,7 @@ def predicted(pair, prompts, Ks, batches, clocked=True):
     ]
     counts = np.array([row for _, row in made])
     brings = advise.brought(counts.sum(0))
-    low, high = np.quantile(advise.brought(advise.drawn_anew(counts)), (0.05, 0.95), axis=0)
+    low, high = advise.interval(counts)
     if clocked:
         timed = {K: brings[K] for K in (0, 1, (MOST + 1) // 2, MOST)}
         texts = [text for text, _ in made]

@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from nanogpt.proof.checks import iter_equal
+from nanogpt.drafts.transformer import common_prefix
 from nanogpt.proof.exact import Branch, enumerate_outcomes, total_variation
 from nanogpt.show.diagrams import arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, GREY, REJECTED, STYLE, Picture
@@ -79,7 +79,7 @@ def slip_of(guesses: list[int], q: list, p: list, got: dict[tuple[int, ...], flo
     """What was probably done wrong, by the look of what comes out of a round."""
     K, kept, last, instead = len(guesses), 0.0, {}, {}
     for tokens, P in got.items():
-        same = len(list(iter_equal(tokens, guesses)))
+        same = common_prefix(tokens, guesses)
         if len(tokens) > K + 1 or same < len(tokens) - 1:
             return f"a round ends with the first rejection or the bonus token; {tokens} goes on"
         ends = last if len(tokens) == K + 1 else instead if len(tokens) == 1 else {}

@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from nanogpt.proof.checks import iter_equal
+from nanogpt.drafts.transformer import common_prefix
 from nanogpt.same import scores
 from nanogpt.show.diagrams import KINDS, arrow, box, sheet, words
 from nanogpt.show.figures import ACCEPTED, GREY, MARKS, REJECTED, STYLE, Picture
@@ -67,7 +67,7 @@ def judge_round(mine, guesses: list[int], drawn: list[int], p, q) -> None:
 
     Raises AssertionError with the slip.
     """
-    right = drawn[: len(list(iter_equal(guesses, drawn))) + 1]
+    right = drawn[: common_prefix(guesses, drawn) + 1]
     rng, given = Places(drawn, p.numpy()), (list(guesses), q.clone(), p.clone())
     where = f"guesses {guesses}, and the target draws {right}"
     answer = mine(*given, rng)

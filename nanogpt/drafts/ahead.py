@@ -255,16 +255,6 @@ class Answer:
         return len(self.tokens) == self.drawn > 0
 
 
-class Shared:
-    """The verifier's own source for every outcome of every round: what an enumeration needs."""
-
-    def __init__(self, rng: RandomSource):
-        self.rng = rng
-
-    def __call__(self, number: int) -> Callable[[Outcome], RandomSource]:
-        return lambda outcome: self.rng
-
-
 class Numbers:
     """A source for each outcome of each round, from one seed.
 
@@ -617,9 +607,9 @@ class AheadDraft(Proposer):
         self.waits.append(wait)
         del self.answers[:-LATEST], self.waits[:-LATEST]
 
-    def new_source(self, rng: RandomSource) -> Shared | Numbers:
+    def new_source(self, rng: RandomSource) -> Callable[[int], Callable[[Outcome], RandomSource]]:
         """The random numbers of a new text: the verifier's, or a source of their own."""
         if self.shared:
-            return Shared(rng)
+            return lambda number: lambda outcome: rng
         seed = sum(rng.bernoulli(0.5) << bit for bit in range(32))
         return Numbers(seed, self.by.drafter.K, self.vocab_size)

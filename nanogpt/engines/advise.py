@@ -9,14 +9,15 @@ Each prompt is continued once, with K guesses a round. How often each place was 
 before it were, tells what every smaller K brings. Then whole rounds are timed in turn, with 0, 1,
 about K/2 and K guesses, overhead included; the rest is interpolated. Several texts at once are of
 all ages, as in a server. (Of texts begun together, all are as long, plain steps are cheaper, and
-guesses gain a little less.) The interval is over prompts: the 5th to the 95th percentile of prompts
-drawn with replacement, widened by the noise of the clock. Reading the prompt, and the end of a
-text, are left out; so is, on a CPU under Linux and macOS, the time that other programs take. A +
-says that the best K is the largest tried.
+guesses gain a little less.) The interval is over prompts drawn with replacement, from the 5th
+percentile of the best K to the highest 95th of any K, widened by the noise of the clock. Reading
+the prompt, and the end of a text, are left out; so is, on a CPU under Linux and macOS, the time
+that other programs take. A + says that the best K is the largest tried.
 
 With --gpu, rounds take what `nanogpt size` says of hardware that is not here, with its band. With
-it, TARGET may also be a server, http://…/v1, that counts by place as vLLM does: send it nothing
-else meanwhile. Exit code: 0, yes, for the first of --batch; 1, no; 2, it cannot be told.
+it, TARGET may also be a server, http://…/v1, with a draft and K of its own, that counts by place as
+vLLM does: send it nothing else meanwhile. Exit code: 0, yes, for the first of --batch; 1, no; 2, it
+cannot be told.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +86,22 @@ def drawn_anew(counts: np.ndarray, seed: int = 0, times: int = 1000) -> np.ndarr
     """Counts (times, K+1) of as many prompts as there are, (N, K+1), drawn with replacement."""
     N = len(counts)
     return counts[np.random.default_rng(seed).integers(N, size=(times, N))].sum(1)
+
+
+def interval(counts: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Between what (2, K+1) N prompts like these bring in nine of ten cases, of counts (N, K+1).
+
+    The bootstrap of few is too narrow, so its percentiles lie further out: by Student's t, and by
+    N / (N-1) of its variance (Hesterberg 2015, "What teachers should know about the bootstrap").
+    Of fewer than FEWEST, it is all that any prompts could give: 1 to K+1 tokens a round.
+    """
+    (N, places), normal = counts.shape, NormalDist()
+    if N < FEWEST:
+        return np.array([np.ones(places), np.arange(1, places + 1)])
+    z, n = normal.inv_cdf(0.95), N - 1
+    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    level = normal.cdf(-t * (N / n) ** 0.5)
+    return np.quantile(brought(drawn_anew(counts, seed)), (level, 1 - level), axis=0)
 
 
 def spent(step: Callable, device: torch.device) -> tuple[float, Any]:
@@ -165,7 +183,10 @@ def between(times: Mapping[tuple[int, int], float], off: float = 0.0) -> Cost:
 
 
 def elsewhere(given: argparse.Namespace, folders: bool) -> Cost:
-    """What `nanogpt size` says of the GPUs. Raises ValueError as it does, and without a size."""
+    """What `nanogpt size` says of the GPUs.
+
+    Raises ValueError as it does, without a size, and if the first batch does not fit.
+    """
     target = given.target_size or (given.target if folders else None)
     draft = given.draft_size or (given.draft if folders else None)
     if not target:
@@ -173,13 +194,14 @@ def elsewhere(given: argparse.Namespace, folders: bool) -> Cost:
     asked = ["--target", target, "--gpu", given.gpu, "--gpus", str(given.gpus)]
     asked += ["--context", str(given.context), *(["--draft", draft] if draft else [])]
     plan = size.plan_of(size.parse_arguments(asked))
-
-    last = size.batches_of(plan, 256)[-1]
+    last, first = size.batches_of(plan, 256)[-1], given.batch[0]
+    if last < first:
+        raise ValueError(f"{last} texts fit at once; the first of --batch is {first}")
     return Cost(plan.round_seconds, lambda *cell: size.BAND * (plan.rows(*cell) > size.FEW), last)
 
 
 class Gain(NamedTuple):
-    """The best K for so many texts at once: times as fast as plain, and the interval.
+    """The best K for so many texts at once: times as fast as plain, at least, and any K at most.
 
     brings: tokens a round; takes: how many plain steps it is as long as.
     """
@@ -202,19 +224,18 @@ class Gain(NamedTuple):
 
 
 def best(counts: np.ndarray, cost: Cost, B: int, seed: int = 0) -> Gain:
-    """The best K for B texts, of counts (N, K+1) of N prompts.
-
-    Of fewer than FEWEST, the interval is all that any prompts could give: 1 to K+1 tokens a round.
-    """
-    tokens, plain = brought(counts.sum(0)), cost.seconds(B, 0)
-    takes = np.array([cost.seconds(B, K) / plain for K in range(len(tokens))])
+    """The best K for B texts, of counts (N, K+1) of N prompts."""
+    tokens, takes = brought(counts.sum(0)), takes_of(cost, B, counts.shape[1])
     K = int((tokens / takes)[1:].argmax()) + 1
-    low, high = 1, K + 1
-    if len(counts) >= FEWEST:
-        low, high = np.quantile(brought(drawn_anew(counts, seed))[:, K], (0.05, 0.95))
-    low, high = low * (1 - cost.off(B, K)), high * (1 + cost.off(B, K))
-    ratios = (x / takes[K] for x in (tokens[K], low, high))
+    low, high = interval(counts, seed) / takes
+    high = max(high[k] * (1 + cost.off(B, k)) for k in range(1, len(takes)))
+    ratios = tokens[K] / takes[K], low[K] * (1 - cost.off(B, K)), high
     return Gain(B, K, *map(float, (*ratios, tokens[K], takes[K])))
+
+
+def takes_of(cost: Cost, B: int, places: int) -> np.ndarray:
+    """How many plain steps a round takes with 0, 1, …, places - 1 guesses, (places,)."""
+    return np.array([cost.seconds(B, K) for K in range(places)]) / cost.seconds(B, 0)
 
 
 def concluded(gain: Gain, prompts: int) -> str:
@@ -230,24 +251,23 @@ def concluded(gain: Gain, prompts: int) -> str:
 def advised(
     kinds: Sequence[str], counts: np.ndarray, cost: Cost, Bs: Sequence[int]
 ) -> dict[str, Any]:
-    """What is found, for a program, of the kind of each prompt and of counts (N, K+1) of all.
-
-    Raises ValueError if the first of Bs does not fit.
-    """
+    """What is found, for a program, of the kind of each prompt and of counts (N, K+1) of all."""
     seen = counts[:, 0] > 0
     kinds, counts = [kind for kind, kept in zip(kinds, seen, strict=True) if kept], counts[seen]
-    if cost.last < (first := Bs[0]):
-        raise ValueError(f"{cost.last} texts fit at once; the first of --batch is {first}")
     gains, total = [best(counts, cost, B) for B in Bs if B <= cost.last], counts.sum(0)
-    every = range(min(Bs), cost.last + 1)
+    ratios = {
+        B: (brought(total) / takes_of(cost, B, len(total)))[1:].max()
+        for B in range(min(Bs), cost.last + 1)
+    }
+    off = max([min(Bs) - 1, *(B for B, ratio in ratios.items() if ratio >= 1)]) + 1
     parts = {x: counts[[x == kind for kind in kinds]] for x in dict.fromkeys(kinds) if x}
     return {
         "prompts": len(counts),
         "rounds": int(total[0]),
         "alpha": (total[1:] / np.maximum(1, total[:-1])).tolist(),  # of each place
         "gains": [one._asdict() for one in gains],
-        "kinds": {x: best(own, cost, first)._asdict() for x, own in parts.items()},
-        "off_from": next((B for B in every if best(counts, cost, B).gain < 1), None),
+        "kinds": {x: best(own, cost, Bs[0])._asdict() for x, own in parts.items()},
+        "off_from": off if off <= cost.last else None,
         "tried_up_to": cost.last,
         "verdict": concluded(gains[0], len(counts)),
         "exit_code": {"yes": 0, "no": 1}.get(gains[0].verdict, 2),
@@ -256,17 +276,14 @@ def advised(
 
 def table(found: Mapping[str, Any]) -> list[str]:
     """The same in lines."""
-    rows = {str(one["texts"]): one for one in found["gains"]} | found["kinds"]
+    rows = [*((str(one["texts"]), one) for one in found["gains"]), *found["kinds"].items()]
     off, last, most = found["off_from"], found["tried_up_to"], len(found["alpha"])
     return [
         f"{found['prompts']} prompts, {found['rounds']:,} rounds",
         "place     " + "".join(f"{i:5}" for i in range(1, len(found["alpha"]) + 1)),
         "accepted  " + "".join(f"{alpha:5.2f}" for alpha in found["alpha"]),
         "texts     best K  times as fast",
-        *(
-            f"{name:10}{one['K']:6}{' +'[one['K'] == most]} {Gain(**one)}"
-            for name, one in rows.items()
-        ),
+        *(f"{name:10}{one['K']:6}{' +'[one['K'] == most]} {Gain(**one)}" for name, one in rows),
         f"loses from {off} at once on"
         if off
         else f"pays with up to {last} at once, the most tried",
@@ -277,7 +294,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
 def read_prompts(path: Path) -> list[tuple[str, str]]:
     """Kind ("" where there is none) and prompt of each line. Raises ValueError for a bad one."""
     pairs = []
-    for i, line in enumerate(read_text(path).splitlines(), 1):
+    for i, line in enumerate(read_text(path).split("\n"), 1):
         kind, tab, prompt = line.partition("\t") if "\t" in line else ("", "", line)
         if tab and not (kind.strip() and prompt.strip()):
             raise ValueError(f"{path}, line {i}: write KIND, a tab and a prompt; one is empty")
@@ -317,13 +334,14 @@ def served(server: Endpoint, prompts: Sequence[str], n: int, sampling: Sampling)
     Raises ValueError if it has none, or guessed nothing.
     """
     fields = {name: x for name, x in vars(sampling).items() if x is not None}
+    fields, *_ = server.settle(prompts[0], 1, 1, 0, fields)  # with no defaults of its own
     seen = [counted(server)]
     for prompt in tqdm(prompts, desc="prompts", disable=None):
         server.complete(prompt, n, **fields)
         seen.append(counted(server))
+        if not {"", "0"} <= {*seen[-1]}:
+            raise ValueError(f"{server.url}: its /metrics has no {PLACES}, as vLLM's has")
     places = sorted(seen[-1], key=lambda place: int(place or -1))
-    if not {"", "0"} <= {*places}:
-        raise ValueError(f"{server.url}: its /metrics has no {PLACES}, as vLLM's where it guesses")
     counts = np.diff([[one.get(x, 0) for x in places] for one in seen], axis=0).astype(float)
     if not counts[:, 0].any():
         raise ValueError(f"{server.url} guessed nothing: its counters stayed as they were")
@@ -363,13 +381,16 @@ def main(arguments: list[str] | None = None) -> int:
     remote, mine = is_address(given.target), given.target in OURS
     if remote and not given.gpu:
         raise ValueError("a server's passes cannot be timed from here: say its --gpu")
+    if remote and given.draft:
+        raise ValueError("a server has a draft of its own; leave DRAFT out, and say --draft-size")
     cost = elsewhere(given, not (mine or remote)) if given.gpu else None
     if given.device == "cpu":
         torch.set_num_threads(1)
-    own = (given.target, given.draft) if mine else ("nanogpt", None)
-    target, encode, draft, prompts = ours(*own, given.device)
-    pairs = read_prompts(given.prompts) if given.prompts else [("", text) for text in prompts]
-    kinds, prompts = zip(*pairs, strict=True)
+    pairs = read_prompts(given.prompts) if given.prompts else []
+    if mine or not pairs:
+        own = (given.target, given.draft) if mine else ("nanogpt", None)
+        target, encode, draft, shown = ours(*own, given.device)
+    kinds, prompts = zip(*(pairs or [("", text) for text in shown]), strict=True)
     if remote:
         counts = served(Endpoint(given.target), prompts, given.tokens, sampling)
     else:
@@ -389,5 +410,7 @@ def main(arguments: list[str] | None = None) -> int:
             n = given.tokens
             cost = between(*round_times(target, draft, texts, n, sorted({*Bs}), some, sampling))
     found = advised(kinds, counts, cost, Bs)
+    if given.gpu and (mine or remote) and not given.draft_size:
+        found["verdict"] += "; without a --draft-size, guesses cost nothing"
     print(json.dumps(found, indent=1) if given.json else "\n".join(table(found)))
     return found["exit_code"]

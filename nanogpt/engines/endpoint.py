@@ -28,8 +28,8 @@ Which question which engine can be asked:
             read again           --told               a log, and what to know
 vLLM        yes                  yes                  yes
 SGLang      with token ids       yes                  yes; --logprobs tempered
-llama.cpp   no: no echo          without a draft      yes; a guess it accepts has p = 1
-Ollama      no: no ids           no: chats alone      of chats; top-k and min-p are its own
+llama.cpp   no: no echo          without a draft      without a draft; else later ones have p = 1
+Ollama      no: no ids           no                   of chats and /api/generate; own top-k, min-p
 mlx-lm      no: no ids           no                   no: the likeliest is told, not the drawn
 LM Studio   no: no ids           no                   no log-probabilities in its completions
 TGI         no: no ids           no                   of /generate: details, top_n_tokens
@@ -396,9 +396,9 @@ class Endpoint:
     def complete(self, prompt: str | list, max_tokens: int, **fields) -> list[dict[str, Any]]:
         """The choices for prompts, so many new tokens each. Raises OSError if none come."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, **fields}
-        choices = self.ask("completions", body).get("choices")
-        if not choices:
-            raise OSError(f"{self.url} returned no choices")
+        answer = self.ask("completions", body)
+        if not (choices := answer.get("choices")):
+            raise OSError(f"{self.url} returned no choices, but {json.dumps(answer)[:300]}")
         return sorted(choices, key=lambda choice: choice.get("index") or 0)
 
     def metrics(self) -> str:
@@ -439,7 +439,8 @@ class Endpoint:
                 hung_up = isinstance(cause, HTTPException | ConnectionResetError)
                 if code not in (400, 422, 500) and not hung_up:
                     raise
-                named = [x for x in sent if re.search(rf"\b{x}\b", str(error))]
+                said = str(error).replace("\\n", " ")  # in JSON
+                named = [x for x in sent if re.search(rf"\b{x}\b", said)]
                 first = first or error
                 if len(named) == 1:
                     if more.pop(named[0]) == -1:

@@ -10,21 +10,24 @@ The server tells the log-probabilities of the tokens that it draws, and then rea
 (`echo`). What it told and what it reads differ by rounding, after a hit as after a miss. A right
 server's hit is further off than twice its miss (and .001) in at most every second prompt, by
 chance. So if n of N are, that has a chance of at most P(Binomial(N, 1/2) >= n), whatever the model;
-times three, for three kinds. If `echo` itself begins from the cache, a fault stays hidden (vLLM's
+times three, for three kinds. N counts prompts of which more was found than at first, where that is
+told. If `echo` itself begins from the cache, a fault stays hidden (vLLM's
 does not); and a server that stops guessing for a request with log-probabilities hides its guesses.
 
 What is right may be found too rarely, or a draft may have lost its beginning: that only costs time.
 So the report says how much was found, and how often it guessed. The engine is a server's address,
 or `nanogpt`: our server, with a random target with states, a random table and head as drafts, and
 `--bug 84` to 89 out of the gallery. The exit code is 0 for right; 1 for wrong, or for right but
-slow where all that could be found is known; 2 for no verdict: too few prompts, nothing found, or a
-server that does not tell what it found.
+slow where all that could be found is known; 2 for no verdict: too few prompts, too few found, or a
+server that does not tell what it found. To ask a server again, take another --seed: what it has
+read before is no miss.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -36,6 +39,7 @@ import torch
 from tqdm import tqdm
 
 from nanogpt.drafts.eagle import EagleDraft
+from nanogpt.drafts.transformer import common_prefix
 from nanogpt.engines import endpoint, places
 from nanogpt.engines.answers import told_of
 from nanogpt.engines.endpoint import Endpoint, guessed_between
@@ -77,15 +81,21 @@ class Kind:
     """What came of the prompts asked in one way.
 
     gaps: of each answer, the mean distance of what was told of a token from what is read of it.
-    found, could: tokens of the prompts that were found, None if that is not known, and that might
-    have been. said: of its guesses. guessed: whether there were any, where features are read.
+    found: of each prompt, the tokens that were found, or None if that is not known; could: of all
+    together, those that might have been. said: of its guesses. guessed: whether there were any,
+    where features are read.
     """
 
     gaps: list[float]
-    found: int | None
+    found: list[int] | None
     could: int
     said: str
     guessed: bool | None = None
+
+    @property
+    def total(self) -> int | None:
+        """The tokens found of all prompts."""
+        return None if self.found is None else sum(self.found)
 
 
 # Our own server
@@ -151,19 +161,16 @@ def audit_nanogpt(N: int, words: int, n: int, seed: int, bug: int | None = None)
         rounds = [r for one in made[part] for r in one.rounds]
         said = f"{sum(len(r.emitted) for r in rounds) / len(rounds):.2f} tokens a round"
         gaps = [gap(target, *pair) for pair in zip(asked[part], made[part], strict=True)]
-        lengths = [alike(*pair) + 1 for pair in pairs] if name == "other" else map(len, asked[part])
+        lengths = (
+            [common_prefix(*pair) + 1 for pair in pairs]
+            if name == "other"
+            else map(len, asked[part])
+        )
         could = sum((n - 1) // BLOCK * BLOCK for n in lengths) * (i > 0)  # nothing, of a miss
         own = guesses[5:] if name == "hit" else guesses[:5]
         guessed = any(r.candidates for one in own for r in one.rounds) if own else None
-        kinds[name] = Kind(gaps, sum(found[part]), could, said, guessed)
+        kinds[name] = Kind(gaps, found[part], could, said, guessed)
     return kinds
-
-
-def alike(first: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two prompts begin with alike."""
-    return next(
-        (i for i, (x, y) in enumerate(zip(first, other, strict=False)) if x != y), len(first)
-    )
 
 
 # A server
@@ -178,7 +185,7 @@ def audit_server(server: Endpoint, N: int, words: int, n: int, seed: int) -> dic
     prompts: dict[str, Sequence[Any]] = {x: [pair[x == "other"] for pair in pairs] for x in ASKED}
     kinds = {}
     for name in ASKED:
-        before, choices, found = server.guesses(), [], []
+        counts, choices, found = [server.guesses()], [], []
         for i, prompt in enumerate(tqdm(prompts[name], unit="text", disable=None, desc=name)):
             own = {"seed": seed + i + N * ASKED.index(name)} if seeded else {}
             asked = {"model": server.model, "prompt": prompt, "max_tokens": n}
@@ -186,16 +193,19 @@ def audit_server(server: Endpoint, N: int, words: int, n: int, seed: int) -> dic
             choices.append(answer["choices"][0])
             details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
             found.append(details.get("cached_tokens"))
-        after = server.guesses()
-        total = None if None in found else sum(found)
-        if total is None and endpoint.HITS in after:
-            total = after[endpoint.HITS] - before[endpoint.HITS]
+            counts.append(server.guesses())
+        if set(found) != {None}:
+            found = [n or 0 for n in found]  # SGLang tells no 0
+        elif endpoint.HITS in counts[-1]:
+            found = [b[endpoint.HITS] - a[endpoint.HITS] for a, b in itertools.pairwise(counts)]
+        else:
+            found = None
         gaps = [
             float(np.mean([abs(a.logprob - b.logprob) for a, b in zip(told, read, strict=False)]))
             for told, read in zip(map(told_of, choices), server.read_again(choices, 2), strict=True)
         ]
         could = sum(len(one["prompt_token_ids"]) for one in choices)
-        kinds[name] = Kind(gaps, total, could, guessed_between(before, after))
+        kinds[name] = Kind(gaps, found, could, guessed_between(counts[0], counts[-1]))
         if name == "miss":
             prompts["on"] = [one["prompt_token_ids"] + one["token_ids"] for one in choices]
     return kinds
@@ -204,46 +214,60 @@ def audit_server(server: Endpoint, N: int, words: int, n: int, seed: int) -> dic
 # The verdict
 
 
-def further(kinds: dict[str, Kind], name: str) -> tuple[int, float]:
-    """How many answers of a kind are further off than a miss's noise, and the bound of its chance.
+def newly(kinds: dict[str, Kind], name: str) -> list[bool]:
+    """Of which prompts more was found than at first; not of any if that is not told."""
+    kind, first = kinds[name], kinds["miss"].found
+    first = first or [0] * len(kind.gaps)
+    return [a > b for a, b in zip(kind.found or [0] * len(first), first, strict=True)]
+
+
+def further(kinds: dict[str, Kind], name: str) -> tuple[int, int, float]:
+    """How many of those newly found are further off than a miss's noise, of how many, and the bound
+    of its chance; of all, if none was found.
 
     Right, it is at most as likely as a coin's head for each prompt: that the miss is as far from
     the other by TIMES is just as likely, and both cannot be.
     """
-    pairs = zip(kinds[name].gaps, kinds["miss"].gaps, strict=True)
-    n, N = sum(hit > TIMES * miss + NOISE for hit, miss in pairs), len(kinds[name].gaps)
-    return n, sum(math.comb(N, i) for i in range(n, N + 1)) / 2**N
+    found, pairs = newly(kinds, name), zip(kinds[name].gaps, kinds["miss"].gaps, strict=True)
+    off = [hit > TIMES * miss + NOISE for hit, miss in pairs]
+    off = [x for x, counts in zip(off, found, strict=True) if counts or not any(found)]
+    n, N = sum(off), len(off)
+    return n, N, sum(math.comb(N, i) for i in range(n, N + 1)) / 2**N
+
+
+def few(N: int, level: float) -> bool:
+    """Whether N prompts could not be refused at the level, even if all were further off."""
+    return 3 * 2.0**-N >= level  # three tests
 
 
 def verdict(kinds: dict[str, Kind], level: float, exactly: bool) -> tuple[str, int]:
     """What is to be said, and the exit code. exactly: whether all that could be found must be."""
-    N, wrong = len(kinds["miss"].gaps), []
-    if 2.0**-N * 3 >= level:
-        return f"none: {N} prompts are too few for level {level:g}; take more", 2
+    wrong = []
     for name in ASKED[1:]:
-        n, chance = further(kinds, name)
-        if 3 * chance < level:  # three tests
+        n, N, chance = further(kinds, name)
+        if 3 * chance < level:
             wrong.append(f"{name}: {n} of {N} further off than a miss (p <= {3 * chance:.1g})")
     wrong += [
-        f"{name}: finds {kind.found:,} tokens where {kind.could:,} are its own"
+        f"{name}: finds {kind.total:,} tokens where {kind.could:,} are its own"
         for name, kind in kinds.items()
-        if exactly and (kind.found or 0) > kind.could
+        if exactly and (kind.total or 0) > kind.could
     ]
     if wrong:
         return "WRONG, goes on otherwise from what was found; " + "; ".join(wrong), 1
-    found = [kinds[name].found for name in ("hit", "on")]
-    if None in found:
+    if None in (kinds["hit"].found, kinds["on"].found):
         said = "none: what comes again is as what comes first, but whether it was found is not told"
         return f"{said}: no cached_tokens in usage, and no {endpoint.HITS} in /metrics", 2
-    if not all(found):
-        return "none: of prompts that came again nothing was found; is its cache on?", 2
     slow = [
-        f"{name}: {kinds[name].found:,} of {kinds[name].could:,} tokens found"
+        f"{name}: {kinds[name].total:,} of {kinds[name].could:,} tokens found"
         for name in ASKED[1:]
-        if exactly and kinds[name].found != kinds[name].could
+        if exactly and kinds[name].total != kinds[name].could
     ]
     if kinds["miss"].guessed and not kinds["hit"].guessed:
         slow.append("a draft that reads features guesses after a miss, and not after a hit")
+    n = min(sum(newly(kinds, name)) for name in ("hit", "on"))
+    if few(n, level) and not slow:
+        said = f"none: of {n} prompts more was found when they came again; is the cache on?"
+        return f"{said} If so, take more --words or --samples; after another run, another --seed", 2
     return (f"right, but SLOW: {'; '.join(slow)}", 1) if slow else ("right, hit or miss", 0)
 
 
@@ -251,8 +275,8 @@ def table(kinds: dict[str, Kind]) -> list[str]:
     """Of each kind: what was found, how far what was told is from what is read, its guesses."""
     lines = [f"{'':<7}{'found of tokens':>17}{'median gap':>12}{'further':>9}   guesses"]
     for name, kind in kinds.items():
-        share = f"{'-' if kind.found is None else f'{kind.found:,}'} of {kind.could:,}"
-        n = "" if name == "miss" else f"{further(kinds, name)[0]} of {len(kind.gaps)}"
+        share = f"{'-' if kind.total is None else f'{kind.total:,}'} of {kind.could:,}"
+        n = "" if name == "miss" else "{} of {}".format(*further(kinds, name))
         lines.append(f"{name:<7}{share:>17}{np.median(kind.gaps):>12.2g}{n:>9}   {kind.said}")
     return lines
 
@@ -278,6 +302,8 @@ def main(arguments: Sequence[str]) -> int:
     places.check_given(given)
     check_whole(1, samples=given.samples, tokens=given.tokens)
     check_whole(4, words=given.words)
+    if few(given.samples, given.level):
+        raise ValueError(f"--samples {given.samples} are too few for level {given.level:g}")
     asked = given.samples, given.words, given.tokens, given.seed
     torch.set_num_threads(1)
     if endpoint.is_address(given.engine):

@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import re
 import secrets
 import socket
@@ -56,6 +57,7 @@ Piece = tuple[int, News]  # which of a request's texts, and what is new of it
 # What a request may ask
 
 MOST_TEXTS, LONGEST_PATTERN = 128, 5000  # of a request; in letters, all that repeats written out
+LONGEST_STOP = 200  # letters
 NUMBERS: dict[str, tuple] = {  # field: default, least, most; whole where the least is
     "max_tokens": (16, 0, 4096),
     "n": (1, 1, MOST_TEXTS),
@@ -105,7 +107,8 @@ def fields_of(body: Any) -> SimpleNamespace:
     stop = given.pop("stop", [])
     found["stop"] = [stop] if isinstance(stop, str) else stop
     right = isinstance(stop, str | list) and all(isinstance(x, str) for x in stop)
-    expect(right, "stop", stop, "a text, or a list of texts")
+    right = right and all(len(x) <= LONGEST_STOP for x in found["stop"])
+    expect(right, "stop", stop, f"a text of up to {LONGEST_STOP} letters, or a list of those")
     options = given.pop("stream_options", {})
     form = json.dumps(options) if found["stream"] or options == {} else "for a stream"
     right = form in ("{}", '{"include_usage": false}', '{"include_usage": true}')
@@ -231,16 +234,24 @@ class Completions:
         fields.prompts = [encode(x) if isinstance(x, str) else x for x in fields.prompts]
         for prompt in fields.prompts:
             check_request(prompt, fields.max_tokens, V)
-        seed = secrets.randbits(63) if fields.seed is None else fields.seed
-        fields.texts = [(x, seed + i) for x in fields.prompts for i in range(fields.n)]
+            if fields.echo and fields.logprobs is not None:
+                window = self.target.config.block_size
+                expect(len(prompt) <= window, "echo", True, f"false past the window of {window}")
+        fields.rules.check(V)
+        fields.texts = [  # as vLLM's: with a seed, that of a text is its number for its prompt
+            (x, secrets.randbits(63) if fields.seed is None else fields.seed + i)
+            for x in fields.prompts
+            for i in range(fields.n)
+        ]
         return fields
 
-    def answer(self, body: Any, gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """The response to a request's body. gone(): whether its client has left.
+    def answer(
+        self, fields: SimpleNamespace, gone: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """The response to what is `asked`. gone(): whether its client has left.
 
-        Raises ValueError if the request is wrong, and ConnectionError once the client has left.
+        Raises ConnectionError once the client has left, and what ends a text.
         """
-        fields = self.asked(body)
         whole = [News([], []) for _ in fields.texts]
         for i, new in self.written(fields, gone):
             whole[i].tokens.extend(new.tokens)
@@ -251,10 +262,10 @@ class Completions:
         return said(choices) | {"usage": usage(fields, made)}
 
     def stream(
-        self, body: Any, gone: Callable[[], bool] = lambda: False
+        self, fields: SimpleNamespace, gone: Callable[[], bool] = lambda: False
     ) -> Iterator[dict[str, Any]]:
         """The response in pieces, each as soon as it is there. Errors are those of `answer`."""
-        fields, begun, made = self.asked(body), set(), 0
+        begun, made = set(), 0
         for i, new in self.written(fields, gone):
             piece = said([self.choice(fields, i, new, i not in begun)])
             yield piece | ({"usage": None} if fields.usage else {})
@@ -283,10 +294,7 @@ class Completions:
         return replace(rules, logprobs=fields.logprobs is not None)
 
     def written(self, fields: SimpleNamespace, gone: Callable[[], bool]) -> Iterator[Piece]:
-        """What is new of a request's texts, as it comes; whoever stops listening cancels them.
-
-        Errors are those of `answer`, and what ends a text.
-        """
+        """What is new of a request's texts, as it comes; whoever stops listening cancels them."""
         if fields.max_tokens and not self.ours:
             yield from self.one_by_one(fields, gone)
             return
@@ -412,6 +420,7 @@ class HTTPServer(ThreadingHTTPServer):
     """A thread for each connection, and room for many that knock at once."""
 
     request_queue_size = 1024
+    allow_reuse_address = os.name == "posix"  # on Windows, it lets two servers have one port
 
     def server_close(self):
         """Close the engine as well."""
@@ -463,17 +472,18 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             if not self.asks("/v1/completions"):
                 return self.refuse(404, f"nothing at {self.path}; POST a prompt to /v1/completions")
             try:
-                body = parsed(data)
-                if isinstance(body, dict) and body.get("stream") is True:
-                    self.stream(completions.stream(body, self.gone))
+                fields = completions.asked(parsed(data))
+            except RecursionError:
+                return self.refuse(400, "the body, or its regex, is nested too deeply")
+            except ValueError as error:
+                return self.refuse(400, str(error))
+            try:
+                if fields.stream:
+                    self.stream(completions.stream(fields, self.gone))
                 else:
-                    self.send(200, json.dumps(completions.answer(body, self.gone)))
+                    self.send(200, json.dumps(completions.answer(fields, self.gone)))
             except ConnectionError:
                 raise
-            except RecursionError:
-                self.refuse(400, "the body, or its regex, is nested too deeply")
-            except ValueError as error:
-                self.refuse(400, str(error))
             except Exception as error:
                 print(one_line(error), file=sys.stderr)
                 self.refuse(500, one_line(error))
@@ -493,7 +503,7 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
                 self.connection.setblocking(True)
 
         def stream(self, pieces: Iterator[dict]):
-            first = next(pieces)  # what is wrong with a request has a status of its own
+            first = next(pieces)  # what fails before it has a status of its own
             self.close_connection = True  # its end is the answer's
             self.head(200, "text/event-stream")
             with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator
@@ -551,6 +561,8 @@ def open_server(
     chains = [bug.number for bug in BUGS if bug.decoder == "chain"]
     if bug is not None and bug not in chains:
         raise ValueError(f"no bug {bug} of a chain; there are {chains[0]} to {chains[-1]}")
+    if bug is not None and draft == "none":
+        raise ValueError("a bug needs a draft; leave out --draft none")
     target, tokenizer = target_of(bug)
     guesses = {
         "none": lambda: None,

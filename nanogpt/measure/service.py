@@ -46,12 +46,12 @@ class Served:
     shared: int = 0
 
     @classmethod
-    def of(cls, request: Request, arrived: float, began: float) -> Served:
+    def of(cls, request: Request, arrived: float) -> Served:
         """What a finished request has noted."""
         made = tuple(len(r.emitted) for r in request.rounds)
         guessed = tuple(len(r.candidates) for r in request.rounds)
         came = tuple(request.came)
-        return cls(arrived, began, came, made, guessed, request.preempted, request.shared)
+        return cls(arrived, request.began, came, made, guessed, request.preempted, request.shared)
 
     @property
     def done(self) -> float:

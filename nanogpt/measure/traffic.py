@@ -330,28 +330,20 @@ class Pass(NamedTuple):
         return cls(len(batch), max(widths, default=0), sum(guesses), sum(widths), read)
 
 
-class Seen(NamedTuple):
-    """What was seen of a server: its passes, and when each request's first one began, by id."""
-
-    passes: list[Pass]
-    began: dict[int, float]
-
-
 @contextmanager
-def watched(server: Server) -> Iterator[Seen]:
+def watched(server: Server) -> Iterator[list[Pass]]:
     """What a server does from now on: a pass a step."""
-    seen, choose = Seen([], {}), server.batch
+    passes: list[Pass] = []
+    choose = server.batch
 
     def batch() -> list[tuple[Request, int]]:
-        now, chosen = server.clock(), choose()
-        for request, _ in chosen:
-            seen.began.setdefault(request.id, now)
-        seen.passes.append(Pass.of(chosen))
+        chosen = choose()
+        passes.append(Pass.of(chosen))
         return chosen
 
     server.batch = batch
     try:
-        yield seen
+        yield passes
     finally:
         server.batch = choose
 
@@ -414,8 +406,8 @@ class StepTime:
                 with watched(server) as seen:
                     while server.requests:
                         runs[-1].append(clock(server.step)[0])
-            notes += [(1, one.rows, one.guesses) for one in seen.passes]
-            passed = [bare(one.rows, one.width, 0) for one in seen.passes]
+            notes += [(1, one.rows, one.guesses) for one in seen]
+            passed = [bare(one.rows, one.width, 0) for one in seen]
             rest += np.subtract(np.median(runs, axis=0), passed).tolist()
         return cls(passes, *np.linalg.lstsq(np.array(notes), rest, rcond=None)[0].clip(0).tolist())
 
@@ -526,13 +518,13 @@ def drive(
                 now.wait(arriving[len(sent)])
                 continue
             done = server.step()
-            K = server.policy(max(1, seen.passes[-1].rows))
+            K = server.policy(max(1, seen[-1].rows))
             ends.append((now(), server.running, server.waiting, K))
             for _ in list(done)[: len(arriving) - issued]:  # its client sends the next
                 arriving[issued], issued = now(), issued + 1
     pairs = zip(sent, arriving, strict=True)
-    served = [Served.of(request, arrived, seen.began[request.id]) for request, arrived in pairs]
-    rows = [(*end, *one) for end, one in zip(ends, seen.passes, strict=True)]
+    served = [Served.of(request, arrived) for request, arrived in pairs]
+    rows = [(*end, *one) for end, one in zip(ends, seen, strict=True)]
     return Load(served, Timeline(*map(np.array, zip(*rows, strict=True))))
 
 

@@ -18,7 +18,7 @@ from nanogpt import checkpoint
 from nanogpt.cache import cache_length
 from nanogpt.drafts import eagle
 from nanogpt.drafts.grown import Grown
-from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.drafts.transformer import TransformerDraft, common_prefix
 from nanogpt.generate import Generation, Round, autoregressive_generate, prefill
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.decoders import Decoder
@@ -129,7 +129,7 @@ def check_same_text(
     """At temperature 0, the n tokens after a prompt are autoregressive decoding's own."""
     expected, rng = greedy_text(target, tuple(prompt), n), RandomSource(seed)
     got = generate(target, draft, prompt, n, K, Sampling(0), rng).tokens
-    same = sum(1 for _ in iter_equal(got, expected))
+    same = common_prefix(got, expected)
     assert got == expected, (
         f"greedy decoding differs from the target's own: prompt {prompt}, K = {K}, "
         f"{type(draft).__name__}: token {same} of {n} is {got[same : same + 1]} instead of "
@@ -150,14 +150,6 @@ def check_greedy(generate: Decoder, cases: int = 8, seed: int = 0) -> None:
         itself = SelfDraft(target, seen)
         drafts = (random_draft(7), even, itself, WorstDraft(target, seen))
         check_same_text(generate, target, drafts[case % 4], prompt, n, K, case)
-
-
-def iter_equal(a: Sequence, b: Sequence):
-    """The elements that a and b have in common from the start."""
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            return
-        yield x
 
 
 def check_acceptance(generate: Decoder, n: int = 120) -> None:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from nanogpt.drafts.grown import Grown
+from nanogpt.drafts.transformer import common_prefix
 from nanogpt.generate import autoregressive_generate
 from nanogpt.model import GPTLanguageModel
-from nanogpt.proof.checks import VARIED, exact_continuations, iter_equal
+from nanogpt.proof.checks import VARIED, exact_continuations
 from nanogpt.proof.decoders import Decoder
 from nanogpt.proof.exact import enumerate_outcomes, total_variation
 from nanogpt.proof.statistics import chi_squared, chi_squared_limit
@@ -48,7 +49,7 @@ def check_same(generate: Decoder, cases: int = 40) -> None:
         asked = prompt, n, K, TEMPERATURES[case % 4]
         plain = generate(target, None, *asked, SameDice(case, n_prompt)).tokens
         made = generate(target, draft, *asked, SameDice(case, n_prompt))
-        same = sum(1 for _ in iter_equal(made.tokens, plain))
+        same = common_prefix(made.tokens, plain)
         assert made.tokens == plain, (
             f"seed {case}, prompt {prompt}, K = {K}, {type(draft).__name__}: token {same} of {n} "
             f"is {made.tokens[same : same + 1]}, and without a draft {plain[same : same + 1]}"

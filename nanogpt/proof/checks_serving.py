@@ -18,14 +18,13 @@ from nanogpt.drafts.eagle import EagleDraft, EagleHead
 from nanogpt.drafts.grown import Grown
 from nanogpt.drafts.learning import NetStudent
 from nanogpt.drafts.lookahead import LookaheadDraft
-from nanogpt.drafts.transformer import TransformerDraft
+from nanogpt.drafts.transformer import TransformerDraft, common_prefix
 from nanogpt.generate import Generation, autoregressive_generate, prefill
 from nanogpt.proof.checks import (
     check_lossless,
     check_stop,
     contexts,
     exact_continuations,
-    iter_equal,
     tensors,
     true_features,
 )
@@ -127,7 +126,7 @@ ASKED = (
 
 def check_reply(made: Completion, alone: Completion, who: str) -> None:
     """Raise AssertionError unless a reply, and what is said of it, is what it is alone."""
-    same = sum(1 for _ in iter_equal(made.tokens, alone.tokens))
+    same = common_prefix(made.tokens, alone.tokens)
     assert made.tokens == alone.tokens, (
         f"{who}: token {same} is {made.tokens[same : same + 1]} instead of "
         f"{alone.tokens[same : same + 1]}"

@@ -11,6 +11,7 @@ An expression is NOTHING, EMPTY (the empty text), a frozenset (one of these toke
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -107,10 +108,10 @@ class Pattern:
 
     def sequence(self):
         """Parts one after another."""
-        e = EMPTY
+        parts = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
-            e = then(e, self.repeated())
-        return e
+            parts.append(self.repeated())
+        return reduce(lambda e, part: then(part, e), reversed(parts), EMPTY)
 
     def repeated(self):
         """A part, and how often it may come."""
@@ -124,7 +125,7 @@ class Pattern:
                 e = either(e, EMPTY)
             elif self.next_is("{"):
                 end = self.text.find("}", self.at)
-                if end < 0 or not self.text[self.at : end].isdigit():
+                if end < 0 or not self.text[self.at : end].isdecimal():
                     self.refuse("{ without a whole number and }")
                 one, n, e = e, int(self.text[self.at : end]), EMPTY
                 for _ in range(n):
@@ -188,7 +189,7 @@ class Grammar:
     (S+1, V): the state after each token; allowed (S+1, V): whether the token may come; over (S+1):
     whether the text matches and nothing may follow. Where it is over, and where it was left,
     everything is allowed: nothing of it is read.
-    Raises ValueError for a pattern that cannot be read.
+    Raises ValueError for a pattern that cannot be read, or needs too many states.
     """
 
     LEFT = -1
@@ -198,6 +199,8 @@ class Grammar:
         states, arrows = [Pattern(pattern, vocabulary).read()], []
         number = {states[0]: 0, NOTHING: self.LEFT}
         for e in states:  # grows as new ones are found
+            if len(states) > 5000:
+                raise ValueError("the pattern needs over 5,000 states: shorten it")
             row = []
             for token in range(self.vocab_size):
                 follows = derivative(e, token)
