@@ -200,7 +200,7 @@ class Grammar:
         number = {states[0]: 0, NOTHING: self.LEFT}
         for e in states:  # grows as new ones are found
             if len(states) > 5000:
-                raise ValueError("the pattern needs over 5,000 states: shorten it")
+                raise ValueError("over 5,000 states: shorten the pattern")
             row = []
             for token in range(self.vocab_size):
                 follows = derivative(e, token)
