@@ -14,8 +14,8 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 32008,
-    "lines of the tests": 40375,
+    "lines of the package": 32023,
+    "lines of the tests": 40379,
     "words of README": 1497,
     "words of the series": 92432,
     "lines of code of the series": 14728,

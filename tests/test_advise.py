@@ -1,5 +1,6 @@
 """The adviser: what guesses bring, by hand; its verdicts; a server's counters; bad input."""
 
+import gc
 import itertools
 import json
 import threading
@@ -94,6 +95,7 @@ def test_stretches_lie_about_the_middle_of_the_texts_whatever_K_is(monkeypatch):
     seen = {}
 
     def timed(target, draft, starts, seed, K, rounds, sampling):
+        assert gc.get_freeze_count() > 10_000, "no sweep through all that is loaded in a turn"
         seen.setdefault((len(starts), K), []).extend((len(x), rounds) for x in starts)
         unrest = 1.1 if K == 8 and seed // len(starts) % 2 else 1  # in every other turn
         return [0.01 * unrest * (1 + seed // len(starts))] * rounds  # slower by and by
@@ -102,8 +104,10 @@ def test_stretches_lie_about_the_middle_of_the_texts_whatever_K_is(monkeypatch):
     monkeypatch.setenv("NANOGPT_FULL", "1")
     brings = {0: 1, 1: 1.8, 8: 5.5}
     texts = [list(range(120))] * 3
+    gc.unfreeze()
     times, off = advise.round_times(None, None, texts, 100, (1, 8), brings, Sampling())
-    assert set(times) == set(itertools.product((1, 8), brings))
+    assert gc.get_freeze_count() == 0 and set(times) == set(itertools.product((1, 8), brings))
+    gc.freeze()  # as it was
     assert (off, times[8, 8] / times[8, 0]) == pytest.approx((0.1 / 1.1 / 2, 1.05))
     for (_, K), starts in seen.items():
         ends = [length + rounds * brings[K] for length, rounds in starts]

@@ -28,6 +28,7 @@ from nanogpt.drafts.protocol import lifted
 from nanogpt.engines import advise, causal
 from nanogpt.engines.export import export_pair
 from nanogpt.generate import autoregressive_generate
+from nanogpt.measure.clock import frozen
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_round
 from nanogpt.serving.constraints import Reply
@@ -150,6 +151,7 @@ def judged(rounds):
     return sum(r.n_accepted for r in rounds), sum(r.n_examined for r in rounds)
 
 
+@frozen()
 def happened(pair, prompts, Ks, batches, blocks=BLOCKS, over=1):
     """{"K, B": what the real loops did}: α and tokens of all, the gain in the median of blocks."""
     target, encode, draft = pair

@@ -46,7 +46,7 @@ from nanogpt.engines import causal
 from nanogpt.engines.endpoint import Endpoint, is_address
 from nanogpt.generate import Text, autoregressive_rounds, check_whole
 from nanogpt.measure import size
-from nanogpt.measure.clock import DEVICES, clock, keep_memory, prompts_of, quick
+from nanogpt.measure.clock import DEVICES, clock, frozen, keep_memory, prompts_of, quick
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.serving.batch import Seat, batch_round
 from nanogpt.serving.constraints import Reply
@@ -130,6 +130,7 @@ def timed(
     return [spent(step, target.device)[0] for _ in range(rounds)][1 + rounds // 3 :]
 
 
+@frozen()
 def round_times(
     target, draft, texts: Sequence, n: int, Bs, brings: Mapping[int, float], sampling: Sampling
 ) -> tuple[dict[tuple[int, int], float], float]:

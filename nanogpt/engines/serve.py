@@ -39,6 +39,7 @@ from nanogpt.drafts import transformer
 from nanogpt.drafts.lookup import PromptLookupDraft
 from nanogpt.engines.adapters import plain_generate, target_of
 from nanogpt.generate import Generation, check_request, check_whole
+from nanogpt.measure.clock import frozen
 from nanogpt.model import GPTLanguageModel
 from nanogpt.proof.bugs import BUGS
 from nanogpt.proof.gallery import mutant
@@ -589,7 +590,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bug", type=int, metavar="N", help="with this bug of the gallery in it")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    with open_server(given.bug, given.draft, given.K, given.port) as server:
+    with open_server(given.bug, given.draft, given.K, given.port) as server, frozen():
         address = f"http://127.0.0.1:{server.server_port}/v1"
         print(f"nanogpt audit {address}   # in another terminal; Ctrl-C ends this one", flush=True)
         server.serve_forever()

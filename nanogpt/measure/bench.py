@@ -23,7 +23,6 @@ import argparse
 import dataclasses
 import datetime
 import functools
-import gc
 import itertools
 import json
 import platform
@@ -50,7 +49,7 @@ from nanogpt.drafts.shipped import (
     proposer,
 )
 from nanogpt.generate import Generation, autoregressive_generate
-from nanogpt.measure.clock import DEVICES, clock, prompts_of, wait
+from nanogpt.measure.clock import DEVICES, clock, frozen, prompts_of, wait
 from nanogpt.measure.costs import calibrate, cost_growth, expected_blocks
 from nanogpt.sampling import RandomSource, Sampling
 from nanogpt.show import figures
@@ -489,15 +488,12 @@ def run(
         seconds += clock(functools.partial(measure, prompt=prompts[0], n=short, seed=0, **how))[0]
     minutes = seconds * n / short * len(prompts) / 60
     print(f"{len(settings)} rows, about {minutes:.1f} minutes", file=sys.stderr)
-    gc.collect()
-    gc.freeze()  # the rows of a draft's table are not to be walked in somebody's turn
     pairs: list[list[Pair]] = [[] for _ in settings]
-    with tqdm(total=len(prompts) * len(settings), desc="pairs") as bar:
+    with frozen(), tqdm(total=len(prompts) * len(settings), desc="pairs") as bar:
         for seed, prompt in enumerate(prompts):
             for how, mine in zip(ready, pairs, strict=True):
                 mine.append(measure(prompt=prompt, n=n, seed=seed, **how))
                 bar.update()
-    gc.unfreeze()
     return pairs
 
 
