@@ -15,7 +15,7 @@ CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's
 MOST = {
     "lines of chapter 07's five files": 850,
     "lines of the package": 32023,
-    "lines of the tests": 40379,
+    "lines of the tests": 40385,
     "words of README": 1497,
     "words of the series": 92432,
     "lines of code of the series": 14728,

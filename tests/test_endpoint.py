@@ -227,6 +227,8 @@ def test_no_server_of_a_bug_that_is_of_no_chain():
             serve.open_server(bug)
     with pytest.raises(ValueError, match="no draft 'none at all'"):
         serve.open_server(draft="none at all")
+    with pytest.raises(ValueError, match="a bug needs a draft"):
+        serve.open_server(8, draft="none")
 
 
 # Logs
@@ -719,7 +721,7 @@ class Stub(BaseHTTPRequestHandler):
             said = (
                 "bad request"
                 if dialect.startswith("curt")
-                else f"unknown: {sorted(unknown or ['top_k'])[0]}"
+                else f"unknown:\n{sorted(unknown or ['top_k'])[0]}\n  not permitted"
             )
             return self.out(422 if "," in dialect else 400, {"error": {"message": said}})
         defaults = {"temperature": 0.6, "top_k": 10, "top_p": 0.8} if dialect == "defaults" else {}
@@ -765,7 +767,7 @@ class Stub(BaseHTTPRequestHandler):
         ("few", (), 0, "right"),
         ("null", (), 0, "right"),
         ("strict", (), 0, "right"),
-        ("strict", ("--top-k", "9"), 2, "unknown: top_k"),  # what was asked is not left out
+        ("strict", ("--top-k", "9"), 2, "unknown:\\ntop_k"),  # what was asked is not left out
         ("curt", (), 0, "right"),
         ("curt, no n", (), 0, "right"),
         ("curt, no seed", (), 0, "right"),
@@ -786,6 +788,8 @@ def test_servers_are_asked_in_the_way_of_each(capsys, dialect, more, code, said)
         assert said in "".join(capsys.readouterr())
         if dialect == "silent":
             assert handler.asked == 1
+        if dialect == "strict" and not code:
+            assert handler.asked < 40, "n was not taken for what is refused"
         server.shutdown()
 
 

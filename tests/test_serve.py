@@ -712,6 +712,8 @@ def test_requests_without_a_seed_have_dice_of_their_own(ask):
         [x["text"] for x in ask({**fields, "n": 2, "seed": seed})[1]["choices"]] for seed in (6, 7)
     )
     assert b == c and len({a, b, d}) == 3, "text i by the seed + i"
+    two = [ask({**fields, "prompt": ["ab", "ab"], **x})[1]["choices"] for x in ({}, {"seed": 1})]
+    assert [len({x["text"] for x in choices}) for choices in two] == [2, 1], "of each prompt"
 
 
 def test_two_hundred_connections_at_once_are_answered_alike(ask):
