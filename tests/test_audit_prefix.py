@@ -67,7 +67,7 @@ def test_the_bound_is_that_of_a_coin():
 def test_what_was_found_of_too_few_or_before_has_no_verdict():
     """A fault of each hit, seen by those 30 of 60 that are found; not by 5, nor the second time."""
     for finds, said in (("abcdefghijklm", "WRONG"), ("ab", "none: of . prompts more was found")):
-        got = verdict(audit_server(Pretended(0.05, finds=finds), 60, 8, 6, 0), 1e-6, False)
+        got = verdict(audit_server(Pretended(0.05, "some", finds), 60, 8, 6, 0), 1e-6, False)
         assert re.match(said, got[0]) and got[1] == 1 + (said != "WRONG"), got
     server = Pretended(0.05)
     assert verdict(audit_server(server, 30, 8, 6, 0), 1e-6, False)[1] == 1
