@@ -14,7 +14,7 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 32023,
+    "lines of the package": 32021,
     "lines of the tests": 40385,
     "words of README": 1497,
     "words of the series": 92432,

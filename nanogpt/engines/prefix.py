@@ -11,8 +11,8 @@ The server tells the log-probabilities of the tokens that it draws, and then rea
 server's hit is further off than twice its miss (and .001) in at most every second prompt, by
 chance. So if n of N are, that has a chance of at most P(Binomial(N, 1/2) >= n), whatever the model;
 times three, for three kinds. N counts prompts of which more was found than at first, where that is
-told. If `echo` itself begins from the cache, a fault stays hidden (vLLM's
-does not); and a server that stops guessing for a request with log-probabilities hides its guesses.
+told. If `echo` itself begins from the cache, a fault stays hidden (vLLM's does not); and a server
+that stops guessing for a request with log-probabilities hides its guesses.
 
 What is right may be found too rarely, or a draft may have lost its beginning: that only costs time.
 So the report says how much was found, and how often it guessed. The engine is a server's address,
@@ -161,11 +161,9 @@ def audit_nanogpt(N: int, words: int, n: int, seed: int, bug: int | None = None)
         rounds = [r for one in made[part] for r in one.rounds]
         said = f"{sum(len(r.emitted) for r in rounds) / len(rounds):.2f} tokens a round"
         gaps = [gap(target, *pair) for pair in zip(asked[part], made[part], strict=True)]
-        lengths = (
-            [common_prefix(*pair) + 1 for pair in pairs]
-            if name == "other"
-            else map(len, asked[part])
-        )
+        lengths = [len(one) for one in asked[part]]
+        if name == "other":
+            lengths = [common_prefix(*pair) + 1 for pair in pairs]
         could = sum((n - 1) // BLOCK * BLOCK for n in lengths) * (i > 0)  # nothing, of a miss
         own = guesses[5:] if name == "hit" else guesses[:5]
         guessed = any(r.candidates for one in own for r in one.rounds) if own else None
