@@ -14,10 +14,10 @@ from series import NOTEBOOKS, ROOT, code_lines, prose
 CORE = ["cache", "model", "sampling", "generate", "speculative"]  # chapter 07's decoder
 MOST = {
     "lines of chapter 07's five files": 850,
-    "lines of the package": 32021,
-    "lines of the tests": 40385,
+    "lines of the package": 32022,
+    "lines of the tests": 40390,
     "words of README": 1497,
-    "words of the series": 92432,
+    "words of the series": 92438,
     "lines of code of the series": 14728,
 }
 PROMISED = 12  # minutes of `make test` after the install, on two quiet cores

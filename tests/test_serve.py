@@ -764,8 +764,13 @@ def test_what_nobody_foresaw_is_one_line_and_the_server_goes_on(capfd):
         assert refused(ask({"prompt": "ab"}), "the server failed: KeyError", 500)
         completions.decode = speculative_generate
         assert ask({"prompt": "ab"})[0] == 200
+        completions.tokenizer = None  # so that the request cannot even be read
+        assert refused(ask({"prompt": "ab"}), "the server failed: AttributeError", 500)
     out, error = capfd.readouterr()
-    assert not out and len(error.splitlines()) == 1 and "KeyError" in error
+    assert not out and [x.split()[3] for x in error.splitlines()] == [
+        "KeyError:",
+        "AttributeError:",
+    ]
 
 
 def test_the_metrics_count_guesses_as_engines_do():

@@ -472,13 +472,9 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             data = self.rfile.read(int(length))
             if not self.asks("/v1/completions"):
                 return self.refuse(404, f"nothing at {self.path}; POST a prompt to /v1/completions")
+            fields = None
             try:
                 fields = completions.asked(parsed(data))
-            except RecursionError:
-                return self.refuse(400, "the body, or its regex, is nested too deeply")
-            except ValueError as error:
-                return self.refuse(400, str(error))
-            try:
                 if fields.stream:
                     self.stream(completions.stream(fields, self.gone))
                 else:
@@ -486,8 +482,13 @@ def handler(completions: Completions) -> type[BaseHTTPRequestHandler]:
             except ConnectionError:
                 raise
             except Exception as error:
-                print(one_line(error), file=sys.stderr)
-                self.refuse(500, one_line(error))
+                if fields is None and isinstance(error, RecursionError):
+                    self.refuse(400, "the body, or its regex, is nested too deeply")
+                elif fields is None and isinstance(error, ValueError):
+                    self.refuse(400, str(error))
+                else:
+                    print(one_line(error), file=sys.stderr)
+                    self.refuse(500, one_line(error))
 
         def asks(self, path: str) -> bool:
             return self.path.partition("?")[0].rstrip("/") == path
